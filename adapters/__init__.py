@@ -1,0 +1,1 @@
+"""What brings spans in: live adapters attach to a framework, importers read foreign files."""

@@ -1,0 +1,1 @@
+"""What carries a run's spans out, in the formats of other tools."""
