@@ -1,0 +1,81 @@
+"""What holds for every test: it leaves tracekit detached and the environment as it was."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from types import FunctionType
+
+import pytest
+
+PATCHABLE = {
+    "torch": ("Tensor",),
+    "torch.autograd": (),
+    "torch.distributed": (),
+    "torch.distributed.distributed_c10d": (),
+    "torch.nn": ("Module",),
+    "torch.nn.parallel": ("DistributedDataParallel",),
+    "torch.optim": ("Optimizer",),
+    "torch.serialization": (),
+    "torch.utils.data": ("DataLoader",),
+}
+"""The modules of torch, and their classes, whose functions an adapter could have replaced."""
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_attached() -> Iterator[None]:
+    """Fail a test that leaves a recorder, a patch, a hook or a TRACEKIT_* variable behind."""
+    before = tracekit_environment()
+    yield
+    left = [*changed(before, tracekit_environment()), *attached(), *patches()]
+    if left:
+        clean_up(before)
+        pytest.fail("left behind: " + ", ".join(left))
+
+
+def tracekit_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("TRACEKIT_")}
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    return sorted(f"${name}" for name in before | after if before.get(name) != after.get(name))
+
+
+def attached() -> list[str]:
+    """Whether this thread still has a recorder; asks only if a test imported one."""
+    recorder = sys.modules.get("tracekit.recorder")
+    return ["a recorder (tracekit.stop() is missing)"] if recorder and recorder.current() else []
+
+
+def patches() -> list[str]:
+    """The places in torch and gc that still lead into tracekit's adapters."""
+    left = [f"gc.callbacks: {hook!r}" for hook in gc.callbacks if is_ours(hook)]
+    if "tracekit.adapters.torch" not in sys.modules:
+        return left
+    for module_name, class_names in PATCHABLE.items():
+        module = sys.modules.get(module_name)
+        if module is None:
+            continue
+        for owner in (module, *(getattr(module, name) for name in class_names)):
+            left += [f"{owner.__name__}.{k}" for k, v in list(vars(owner).items()) if is_ours(v)]
+    return left
+
+
+def is_ours(value: object) -> bool:
+    """Whether a function's code is tracekit's, also where functools.wraps hides it."""
+    function = getattr(value, "__func__", value)
+    return isinstance(function, FunctionType) and function.__globals__.get(
+        "__name__", ""
+    ).startswith("tracekit.")
+
+
+def clean_up(before: dict[str, str]) -> None:
+    """Put back what can be put back, so that one leaking test does not fail all later ones."""
+    session = sys.modules.get("tracekit.session")
+    if session:
+        session.stop()
+    for name in tracekit_environment():
+        del os.environ[name]
+    os.environ.update(before)
