@@ -6,7 +6,8 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from types import FunctionType
+from types import FunctionType, MethodType
+from typing import cast
 
 import pytest
 
@@ -15,13 +16,13 @@ PATCHABLE = {
     "torch.autograd": (),
     "torch.distributed": (),
     "torch.distributed.distributed_c10d": (),
-    "torch.nn": ("Module",),
+    "torch.nn.modules.module": ("Module",),
     "torch.nn.parallel": ("DistributedDataParallel",),
-    "torch.optim": ("Optimizer",),
+    "torch.optim.optimizer": ("Optimizer",),
     "torch.serialization": (),
     "torch.utils.data": ("DataLoader",),
 }
-"""The modules of torch, and their classes, whose functions an adapter could have replaced."""
+"""The modules and classes of torch in which an adapter could replace functions or add hooks."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +65,15 @@ def patches() -> list[str]:
 
 
 def is_ours(value: object) -> bool:
-    """Whether a function's code is tracekit's, also where functools.wraps hides it."""
-    function = getattr(value, "__func__", value)
-    return isinstance(function, FunctionType) and function.__globals__.get(
-        "__name__", ""
-    ).startswith("tracekit.")
+    """Whether a function, or any of a table of hooks, is tracekit's (functools.wraps or not)."""
+    kind = type(value)  # isinstance() would ask deprecated objects of torch, and they warn
+    if issubclass(kind, dict):
+        return any(map(is_ours, list(cast("dict[object, object]", value).values())))
+    if kind is MethodType:
+        return is_ours(cast(MethodType, value).__func__)
+    if kind is FunctionType:
+        return str(cast(FunctionType, value).__globals__.get("__name__")).startswith("tracekit.")
+    return kind.__module__.startswith("tracekit.")
 
 
 def clean_up(before: dict[str, str]) -> None:
