@@ -29,11 +29,13 @@ check: $(READY)  ## lint, format, types, layers, architecture
 bench: $(READY)  ## measure against the bars of docs/benchmarks.md
 	$(PY) benchmarks/run.py
 
-# An existing .venv is added to, never made anew; a new pyproject.toml brings what it asks for.
+# An existing .venv is added to, never made anew; a changed pyproject.toml brings what it asks for.
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "tracekit needs Python 3.10 or newer: make setup PYTHON=/path/to/python3" >&2; exit 1; }
-	@test -x $(PY) || $(PYTHON) -m venv .venv || \
-	  { echo "python3 cannot make virtual environments here (Debian: apt install python3-venv)" >&2; exit 1; }
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	@$(PY) -m pip --version >/dev/null 2>&1 || { \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "tracekit needs Python 3.10 or newer: make setup PYTHON=/path/to/python3" >&2; exit 1; }; \
+	  $(PYTHON) -m venv .venv || \
+	    { echo "$(PYTHON) cannot make a virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }; }
+	@echo "Installing into .venv; PyTorch makes this a minute or more the first time."
+	@$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	@touch $@
