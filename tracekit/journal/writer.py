@@ -1,0 +1,389 @@
+"""Writes the journal of one rank: reserved files, mapped, that survive the death of the process.
+
+A file is reserved on the disk and filled with zeros before it is mapped: a store into a hole on a
+full disk is a SIGBUS, and the first touch of an unwritten page costs microseconds to milliseconds.
+Where a file cannot be had, records go to memory, are lost with it, and are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic_ns, time_ns
+from typing import Any
+
+from tracekit.journal.format import (
+    ANCHOR_ROWS,
+    CHUNK_BYTES,
+    CHUNK_SLOTS,
+    DEFINITION,
+    GROUP_ROWS,
+    HEAD_MAGIC,
+    HEADER,
+    LIVE_OFFSET,
+    OPEN_ROWS,
+    SEGMENT_BYTES,
+    SEGMENT_HEADER,
+    SEGMENT_HEADER_BYTES,
+    SEGMENT_MAGIC,
+    VERSION,
+    Definition,
+    Live,
+    commit_base,
+    head_layout,
+    segment_epoch,
+)
+from tracekit.model.record import COMMIT, RECORD_BYTES, RecordType, pack_span, what_word
+
+__all__ = ["BEAT_S", "JournalWriter", "WriterChunk", "reserve"]
+
+BEAT_S = 1.0
+_ANCHOR_EVERY_NS = 5_000_000_000
+_RETRY_NS = 10_000_000_000
+_MOST_MEMORY_CHUNKS = 64
+_POPULATE_WRITE = 23
+_COUNTERS = {
+    "dropped": Live.DROPPED,
+    "open_overflow": Live.OPEN_OVERFLOW,
+    "other": Live.OTHER,
+}
+
+
+class WriterChunk:
+    """A chunk handed to one thread; fits the recorder's ``Chunk``."""
+
+    __slots__ = ("buffer", "commit", "first", "words")
+
+    def __init__(self, buffer: memoryview, commit: int, first: int) -> None:
+        self.buffer = buffer
+        self.words = buffer.cast("q")
+        self.commit = commit
+        self.first = first
+
+
+def reserve(path: Path, size: int) -> mmap.mmap:
+    """Make a new file of ``size`` bytes that exist on the disk, and map it.
+
+    Raises ``OSError`` when it exists, when the disk is full or over quota, or when the file
+    system cannot reserve; nothing is left behind then.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        zeros = bytes(min(size, 256 << 10))
+        for offset in range(0, size, len(zeros)):
+            os.pwrite(fd, zeros[: size - offset], offset)
+        mapped = mmap.mmap(fd, size)
+    except (OSError, ValueError) as error:
+        os.unlink(path)
+        raise error if isinstance(error, OSError) else OSError(str(error)) from error
+    finally:
+        os.close(fd)
+    try:
+        for offset in range(0, size, 64 << 10):
+            mapped.madvise(_POPULATE_WRITE, offset, min(64 << 10, size - offset))
+    except (OSError, ValueError):
+        pass  # before Linux 5.14; the pages are in memory all the same
+    return mapped
+
+
+class JournalWriter:
+    """The sink of a recorder: a head file, segments, and a thread that keeps one segment ahead.
+
+    ``retire(epoch)`` is called when threads should leave segments before that epoch; ``say``
+    tells the user about a loss. Neither the constructor nor any method raises for want of space.
+    """
+
+    open_rows = OPEN_ROWS
+    group_rows = GROUP_ROWS
+
+    def __init__(
+        self,
+        folder: Path,
+        stem: str,
+        identity: Mapping[str, Any],
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        quota_bytes: int = 1 << 30,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self._folder = folder
+        self._stem = stem
+        self._segment_bytes = max(segment_bytes, SEGMENT_HEADER_BYTES + CHUNK_BYTES)
+        self._quota = quota_bytes
+        self._say = say
+        self.retire: Callable[[int], None] = lambda epoch: None
+        self._lock = threading.RLock()
+        self._head_layout = layout = head_layout()
+        self._closed = False
+        self.in_memory = False
+        self._memory_chunks: deque[memoryview] = deque()
+        self._retry_at = 0
+        head = self._make_head()
+        self._head = head
+        self._live = memoryview(head)[LIVE_OFFSET : LIVE_OFFSET + 128].cast("q")
+        end = layout.open_offset + (OPEN_ROWS + 1) * RECORD_BYTES
+        self.open_buffer = memoryview(head)[layout.open_offset : end]
+        self.open_words = self.open_buffer.cast("q")
+        end = layout.group_offset + GROUP_ROWS * 32
+        self.group_words = memoryview(head)[layout.group_offset : end].cast("q")
+        end = layout.anchor_offset + ANCHOR_ROWS * 16
+        self._anchors = memoryview(head)[layout.anchor_offset : end].cast("q")
+        self._anchored_at = 0
+        self._segments: dict[int, Path] = {}
+        self._next_number = 0
+        self._segment: memoryview | None = None
+        self._segment_number = -1
+        self._next_chunk = 0
+        self._spare: tuple[int, mmap.mmap] | None = None
+        self._retire_at_beat: int | None = None
+        self.beat()
+        self.identify(identity)
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tracekit-journal", daemon=True)
+        self._thread.start()
+
+    # What the recorder calls
+
+    def chunk(self, lane: int, thread_id: int) -> WriterChunk:
+        """A fresh chunk whose first record names the thread and its lane."""
+        with self._lock:
+            if self._segment is None or self._next_chunk >= len(self._segment):
+                self._rotate()
+            if self._segment is None:
+                chunk = self._memory_chunk()
+            else:
+                start = self._next_chunk
+                self._next_chunk += CHUNK_BYTES
+                buffer = self._segment[start : start + CHUNK_BYTES]
+                chunk = WriterChunk(buffer, commit_base(self._segment_number, start), 64)
+        pack_span(chunk.buffer, 0, thread_id, 0, what_word(0, 0, lane), 0, 0, 0)
+        chunk.words[COMMIT] = chunk.commit | RecordType.CHUNK
+        return chunk
+
+    def define(self, type_: int, id_: int, payload: bytes) -> bool:
+        """Append a definition; False, counted, when the head has no room for it."""
+        size = DEFINITION.size + len(payload) + 7 & ~7
+        with self._lock:
+            used = self._live[Live.DEFINED]
+            if used + size > self._head_layout.definition_bytes:
+                self._live[Live.OTHER] += 1
+                return False
+            start = self._head_layout.definition_offset + used
+            DEFINITION.pack_into(self._head, start, type_, id_, len(payload))
+            start += DEFINITION.size
+            self._head[start : start + len(payload)] = payload
+            self._live[Live.DEFINED] = used + size
+        return True
+
+    def count(self, counter: str, amount: int = 1) -> None:
+        """Add to a counter of the head."""
+        with self._lock:
+            self._live[_COUNTERS[counter]] += amount
+
+    def close(self) -> None:
+        """Mark a clean stop; the files stay for the reader."""
+        self._closed = True
+        self._wake.set()
+        with self._lock:
+            self._count_memory(everything=True)
+            self._discard_spare()
+            self._live[Live.STOPPED] = monotonic_ns()
+
+    # What the session calls
+
+    def identify(self, identity: Mapping[str, Any]) -> None:
+        """Say who writes; said again when rank or run become known later, the last one counts."""
+        self.define(Definition.IDENTITY, 0, json.dumps(identity, default=str).encode())
+
+    def moved(self, folder: Path, stem: str) -> None:
+        """The session renamed the files of this journal."""
+        with self._lock:
+            self._segments = {
+                number: folder / f"{stem}.{number:06d}.tkj" for number in self._segments
+            }
+            self._folder, self._stem = folder, stem
+
+    def files(self) -> list[Path]:
+        """The files of this journal as they are named now."""
+        with self._lock:
+            head = [] if self.headless else [self._folder / f"{self._stem}.head.tkj"]
+            return [*head, *self._segments.values()]
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while the session renames the files."""
+        return self._lock
+
+    # Making files
+
+    def _make_head(self) -> mmap.mmap:
+        layout = self._head_layout
+        self.headless = False
+        try:
+            head = reserve(self._folder / f"{self._stem}.head.tkj", layout.size)
+        except OSError as error:
+            self.headless = self.in_memory = True
+            self._retry_at = 1 << 62
+            self._say(f"nothing is kept of this rank: {self._folder}: {error.strerror or error}")
+            head = mmap.mmap(-1, layout.size)
+        HEADER.pack_into(
+            head,
+            0,
+            HEAD_MAGIC,
+            VERSION,
+            os.getpid(),
+            self._segment_bytes,
+            CHUNK_BYTES,
+            layout.open_offset,
+            OPEN_ROWS,
+            layout.group_offset,
+            GROUP_ROWS,
+            layout.anchor_offset,
+            ANCHOR_ROWS,
+            layout.definition_offset,
+            layout.definition_bytes,
+        )
+        return head
+
+    def _make_segment(self, number: int) -> mmap.mmap:
+        path = self._folder / f"{self._stem}.{number:06d}.tkj"
+        mapped = reserve(path, self._segment_bytes)
+        SEGMENT_HEADER.pack_into(
+            mapped,
+            0,
+            SEGMENT_MAGIC,
+            VERSION,
+            number,
+            self._segment_bytes,
+            CHUNK_BYTES,
+            segment_epoch(number),
+        )
+        self._segments[number] = path
+        return mapped
+
+    def _rotate(self) -> None:
+        """Move to the spare segment; make one here only when the thread has not kept up."""
+        spare, self._spare = self._spare, None
+        if spare is None and monotonic_ns() >= self._retry_at:
+            spare = self._try_segment()
+        self._segment = None
+        if spare is not None:
+            number, mapped = spare
+            usable = SEGMENT_HEADER_BYTES + (
+                (self._segment_bytes - SEGMENT_HEADER_BYTES) // CHUNK_BYTES * CHUNK_BYTES
+            )
+            self._segment = memoryview(mapped)[:usable]
+            self._segment_number = number
+            self._next_chunk = SEGMENT_HEADER_BYTES
+            self.in_memory = False
+            self._live[Live.MEMORY] = 0
+            self._live[Live.SEGMENTS] = number + 1
+            self.retire(segment_epoch(number) - 1)
+            self._retire_at_beat = number - 1
+        if hasattr(self, "_wake"):
+            self._wake.set()
+
+    def _try_segment(self) -> tuple[int, mmap.mmap] | None:
+        number = self._next_number
+        try:
+            self._enforce_quota()
+            mapped = self._make_segment(number)
+        except OSError as error:
+            self.in_memory = True
+            self._live[Live.MEMORY] = 1
+            self._retry_at = monotonic_ns() + _RETRY_NS
+            self._say(
+                f"records are being lost: {self._folder}: {error.strerror or error};"
+                " training goes on"
+            )
+            return None
+        self._next_number = number + 1
+        return number, mapped
+
+    def _enforce_quota(self) -> None:
+        """Drop the oldest segments that nobody writes into until one more fits."""
+        most = max(3, self._quota // self._segment_bytes)
+        for number in sorted(self._segments):
+            if len(self._segments) < most or number >= self._segment_number - 1:
+                return
+            path = self._segments.pop(number)
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                continue  # the agent has shipped it
+            except OSError:
+                continue
+            chunks = (self._segment_bytes - SEGMENT_HEADER_BYTES) // CHUNK_BYTES
+            self._live[Live.EVICTED] += 1
+            self._live[Live.DROPPED] += chunks * (CHUNK_SLOTS - 1)
+            self._say("the journal's quota is used up: the oldest spans are being dropped")
+
+    def _discard_spare(self) -> None:
+        if self._spare is not None:
+            number, _ = self._spare
+            self._spare = None
+            path = self._segments.pop(number)
+            path.unlink(missing_ok=True)
+
+    # Memory, when there is no disk
+
+    def _memory_chunk(self) -> WriterChunk:
+        self._count_memory()
+        chunk = WriterChunk(memoryview(bytearray(CHUNK_BYTES)), 0, 64)
+        self._memory_chunks.append(chunk.words)
+        return chunk
+
+    def _count_memory(self, everything: bool = False) -> None:
+        """Count records in memory as dropped once their chunk is full or at the end."""
+        kept: deque[memoryview] = deque()
+        surplus = len(self._memory_chunks) - _MOST_MEMORY_CHUNKS
+        for place, words in enumerate(self._memory_chunks):
+            last = words[len(words) - 1]
+            if everything or last or place < surplus:
+                records = sum(1 for word in words[COMMIT :: RECORD_BYTES // 8].tolist()[1:] if word)
+                self._live[Live.DROPPED] += records
+            else:
+                kept.append(words)
+        self._memory_chunks = kept
+
+    # The thread
+
+    def beat(self) -> None:
+        """Say that the interpreter's lock can be had, and anchor the clock now and then."""
+        now = monotonic_ns()
+        self._live[Live.HEARTBEAT] = now
+        if now - self._anchored_at >= _ANCHOR_EVERY_NS:
+            self._anchored_at = now
+            written = self._live[Live.ANCHORS]
+            row = written if written < ANCHOR_ROWS else 1 + (written - 1) % (ANCHOR_ROWS - 1)
+            self._anchors[row * 2] = monotonic_ns()
+            self._anchors[row * 2 + 1] = time_ns()
+            self._live[Live.ANCHORS] = written + 1
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._prepare()
+                self.beat()
+            except Exception as error:
+                self._say(f"the journal's thread: {error}")
+            self._wake.wait(BEAT_S)
+            self._wake.clear()
+
+    def _prepare(self) -> None:
+        """Keep one segment ahead, and publish which segments have no writer left."""
+        retired, self._retire_at_beat = self._retire_at_beat, None
+        if retired is not None and retired > 0:
+            # A beat has passed since the threads were told to leave.
+            self._wake.wait(BEAT_S)
+            self._live[Live.RETIRED] = max(retired, self._live[Live.RETIRED])
+        if self._spare is None and not self._closed and monotonic_ns() >= self._retry_at:
+            with self._lock:
+                if self._spare is None and not self._closed:
+                    self._spare = self._try_segment()

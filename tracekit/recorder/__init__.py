@@ -1,0 +1,44 @@
+"""The hot path: standard library only, never raises into the job, never blocks it."""
+
+from tracekit.recorder._current import (
+    as_rank,
+    bind_identity,
+    current,
+    current_or_start,
+    event,
+    fact,
+    install,
+    recorders,
+    remove,
+    say_once,
+    set_starter,
+    span,
+    step,
+)
+from tracekit.recorder._recorder import Recorder
+from tracekit.recorder._sink import Chunk, Sink
+from tracekit.recorder._spans import AttributedSpan, SpanType, Token, clock, span_type
+
+__all__ = [
+    "AttributedSpan",
+    "Chunk",
+    "Recorder",
+    "Sink",
+    "SpanType",
+    "Token",
+    "as_rank",
+    "bind_identity",
+    "clock",
+    "current",
+    "current_or_start",
+    "event",
+    "fact",
+    "install",
+    "recorders",
+    "remove",
+    "say_once",
+    "set_starter",
+    "span",
+    "span_type",
+    "step",
+]

@@ -1,0 +1,270 @@
+"""Which recorder a call belongs to: the thread's rank, else the process's, else none."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tracekit.recorder import _spans
+from tracekit.recorder._intern import interner
+from tracekit.recorder._recorder import Recorder
+from tracekit.recorder._sink import Chunk
+from tracekit.recorder._spans import AttributedSpan, SpanType, span_type
+from tracekit.recorder._thread import ThreadState, null_state
+
+__all__ = [
+    "as_rank",
+    "bind_identity",
+    "current",
+    "current_or_start",
+    "event",
+    "fact",
+    "install",
+    "recorders",
+    "remove",
+    "say_once",
+    "set_starter",
+    "span",
+    "step",
+]
+
+logger = logging.getLogger("tracekit")
+
+_recorders: dict[int, Recorder] = {}
+_default: Recorder | None = None
+_starter: Callable[[], Recorder | None] | None = None
+_binder: Callable[..., None] | None = None
+_rank_maker: Callable[[int], Recorder | None] | None = None
+_said: set[str] = set()
+
+
+def say_once(message: str) -> None:
+    """Tell the user something about tracekit itself, once a process, through ``logging``."""
+    if message not in _said:
+        _said.add(message)
+        logger.warning("tracekit: %s", message)
+
+
+class _NullChunk:
+    """A chunk that nobody reads."""
+
+    buffer = memoryview(bytearray(16384))
+    words = buffer.cast("q")
+    first = commit = 0
+
+
+class _NullSink:
+    """Keeps nothing; what a recorder that never was writes to."""
+
+    open_rows = 1024
+    group_rows = 256
+    open_buffer = memoryview(bytearray(1025 * 64))
+    open_words = open_buffer.cast("q")
+    group_words = memoryview(bytearray(256 * 32)).cast("q")
+
+    def chunk(self, lane: int, thread_id: int) -> Chunk:
+        return _NullChunk()
+
+    def define(self, type_: int, id_: int, payload: bytes) -> bool:
+        return True
+
+    def count(self, counter: str, amount: int = 1) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+_null_recorder = Recorder(_NullSink(), 0, 1)
+_null_recorder.close()
+_null = null_state(_null_recorder)
+
+
+def _attach() -> ThreadState:
+    """Find this thread's state; silent where nothing records."""
+    recorder = getattr(_bound, "recorder", None) or _default
+    try:
+        state = recorder.state() if recorder is not None else _null
+    except Exception:
+        state = _null
+    _spans.local.state = state
+    return state
+
+
+_spans.attach = _attach
+_bound = threading.local()
+
+
+def current() -> Recorder | None:
+    """The recorder of this thread's rank, or None; never raises."""
+    recorder: Recorder | None = getattr(_bound, "recorder", None) or _default
+    return recorder if recorder is not None and not recorder.closed else None
+
+
+def set_starter(
+    starter: Callable[[], Recorder | None],
+    binder: Callable[..., None],
+    rank_maker: Callable[[int], Recorder | None],
+) -> None:
+    """Let the session say how a recorder comes to be when an adapter or ``as_rank`` needs one."""
+    global _starter, _binder, _rank_maker
+    _starter, _binder, _rank_maker = starter, binder, rank_maker
+
+
+def current_or_start() -> Recorder | None:
+    """The current recorder; started from the environment when there is none.
+
+    None when tracekit is disabled or this is a forked child.
+    """
+    recorder = current()
+    if recorder is None and _starter is not None:
+        recorder = _starter()
+    return recorder
+
+
+def bind_identity(
+    rank: int | None = None,
+    world_size: int | None = None,
+    uid_store: Callable[[str, str], str] | None = None,
+) -> None:
+    """Tell the session what a process group knows better than the environment.
+
+    ``uid_store(key, proposal)`` sets a value once for the whole job and returns the one that
+    won; it may take a second at most and may raise.
+    """
+    if _binder is not None:
+        _binder(rank=rank, world_size=world_size, uid_store=uid_store)
+
+
+def install(recorder: Recorder, default: bool = True) -> None:
+    """Make a recorder known; the default one serves all threads that are bound to no rank."""
+    global _default
+    _recorders[recorder.rank] = recorder
+    if default or _default is None:
+        _default = recorder
+    _spans.reset()
+
+
+def remove(recorder: Recorder) -> None:
+    """Forget a recorder that is closed."""
+    global _default
+    for rank, known in list(_recorders.items()):
+        if known is recorder:
+            del _recorders[rank]
+    if _default is recorder:
+        _default = None
+    _spans.reset()
+
+
+def recorders() -> list[Recorder]:
+    """All recorders of the process."""
+    return list(_recorders.values())
+
+
+def _rebind(recorder: Recorder | None) -> None:
+    _bound.recorder = recorder
+    if hasattr(_spans.local, "state"):
+        del _spans.local.state
+
+
+@contextmanager
+def as_rank(rank: int) -> Iterator[None]:
+    """Record what this thread does inside as the given rank; several ranks share a process."""
+    before: Recorder | None = getattr(_bound, "recorder", None)
+    recorder = _recorders.get(rank)
+    if recorder is None and _rank_maker is not None:
+        recorder = _rank_maker(rank)
+    _rebind(recorder or before)
+    try:
+        yield
+    finally:
+        _rebind(before)
+
+
+_types: dict[str, dict[str, SpanType]] = {}
+_MOST_TYPES = 4096
+
+
+def span(name: str, /, kind: str = "user", **attributes: Any) -> SpanType | AttributedSpan:
+    """Record what runs inside ``with tracekit.span("augment", kind="data", batch=64):``.
+
+    ``kind`` is one of ``tracekit.model.KINDS``; attributes may be anything JSON can hold.
+    """
+    try:
+        type_ = _types[kind][name]
+    except (KeyError, TypeError):
+        type_ = _new_type(name, kind)
+    return AttributedSpan(type_, attributes) if attributes else type_
+
+
+def _new_type(name: str, kind: str) -> SpanType:
+    name, kind = str(name), str(kind)
+    type_ = span_type(name, kind)
+    known = _types.setdefault(kind, {})
+    if len(known) < _MOST_TYPES:
+        known[name] = type_
+    return type_
+
+
+class step:
+    """Mark one optimizer update: ``with tracekit.step(i):``. Adapters then add phases only."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __enter__(self) -> None:
+        recorder = current()
+        if recorder is not None:
+            recorder.user_steps = True
+            recorder.begin_step(int(self._number))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        recorder = current()
+        if recorder is not None:
+            recorder.end_step(error=kind is not None)
+
+
+def event(
+    name: str, value: float | None = None, text: str | None = None, **attributes: Any
+) -> None:
+    """Record an instant: ``tracekit.event("loss", value=0.31)``; without a recorder: nothing."""
+    recorder = current()
+    if recorder is None:
+        return
+    try:
+        number = None if value is None else float(value)
+        recorder.event(str(name), number, None if text is None else str(text), attributes)
+    except Exception as error:
+        say_once(f"event {name!r} was not recorded: {error}")
+
+
+def fact(name: str, value: Any) -> None:
+    """Record what is neither interval nor instant: versions, settings, topology."""
+    recorder = current()
+    if recorder is None:
+        return
+    try:
+        recorder.fact(str(name), value)
+    except Exception as error:
+        say_once(f"fact {name!r} was not recorded: {error}")
+
+
+def _after_fork_in_child() -> None:
+    """A child (a DataLoader worker) is silent and leaves the parent's journal alone."""
+    global _default
+    _default = None
+    for recorder in _recorders.values():
+        recorder.abandon()
+    _recorders.clear()
+    interner.after_fork()
+    _spans.reset()
+    _bound.__dict__.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

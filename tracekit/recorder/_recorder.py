@@ -1,0 +1,238 @@
+"""The recorder of one rank: ids, steps, threads and their chunks, on top of a sink."""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from itertools import count
+from threading import get_native_id
+from time import monotonic_ns as clock
+from typing import Any
+
+from tracekit.model import kind_code
+from tracekit.model.record import (
+    STEP_BITS,
+    Flag,
+    RecordType,
+    pack_event,
+    what_word,
+)
+from tracekit.recorder import _spans
+from tracekit.recorder._attributes import encode_text, write_bytes, write_continuations
+from tracekit.recorder._intern import interner
+from tracekit.recorder._sink import Sink
+from tracekit.recorder._thread import (
+    ROWS_PER_THREAD,
+    THREAD_BLOCKS,
+    Row,
+    ThreadState,
+    null_state,
+    row_at,
+    rows_by_depth,
+)
+
+__all__ = ["Recorder"]
+
+_NO_STEP = 0
+_FACT = 8
+_EVENT = int(RecordType.EVENT)
+
+
+class Recorder:
+    """Everything one rank records goes through one of these.
+
+    ``rank`` and ``world_size`` may become known later than the first record; ``bind`` says them.
+    """
+
+    def __init__(self, sink: Sink, rank: int, world_size: int, attempt: int = 0) -> None:
+        self.sink = sink
+        self.rank = rank
+        self.world_size = world_size
+        self.attempt = attempt
+        self.closed = False
+        self.user_steps = False
+        self.next_id = count(1).__next__
+        self.step_word = _NO_STEP
+        self.step_id = 0
+        self.group_words = sink.group_words
+        self.spare_row = row_at(sink.open_rows)
+        shared = THREAD_BLOCKS * ROWS_PER_THREAD
+        rows = [row_at(number) for number in range(sink.open_rows)]
+        self._blocks = [
+            tuple(rows[first : first + ROWS_PER_THREAD])
+            for first in range(shared - ROWS_PER_THREAD, -1, -ROWS_PER_THREAD)
+        ]
+        self.free_rows = rows[: shared - 1 : -1]
+        self._lock = threading.RLock()
+        self._states: dict[int, weakref.ref[ThreadState]] = {}
+        self._local = threading.local()
+        self._step: _spans.Token | None = None
+        self._step_type = _spans.span_type("train_step", "step")
+        self._null = null_state(self)
+        interner.listen(sink.define)
+
+    # Threads
+
+    def state(self) -> ThreadState:
+        """This thread's state of this recorder; silent once the recorder is closed."""
+        if self.closed:
+            return self._null
+        try:
+            state: ThreadState = self._local.state
+        except AttributeError:
+            state = self._local.state = self._new_state()
+        return state
+
+    def _new_state(self) -> ThreadState:
+        thread = threading.current_thread()
+        lane = interner.lane(f"thread:{thread.name}")
+        with self._lock:
+            block = self._blocks.pop() if self._blocks else ()
+        rows = rows_by_depth(block, self.spare_row)
+        state = ThreadState(self, lane, self.sink.open_buffer, self.sink.open_words, rows)
+        for _, mark in block:
+            state.open_words[mark - 1] = lane
+        key = id(state)
+
+        def released(_: object) -> None:
+            self._states.pop(key, None)
+            if block:
+                self._blocks.append(block)
+
+        with self._lock:
+            self._states[key] = weakref.ref(state, released)
+            if self.closed:
+                state.silence()
+        return state
+
+    def refill(self, state: ThreadState) -> None:
+        """Give a thread a fresh chunk, whose first record names the thread.
+
+        A record made while the thread is inside this very function (a garbage collection that
+        the refill itself triggers) is dropped and counted.
+        """
+        if self.closed:
+            state.silence()
+            return
+        if state.refilling:
+            self.sink.count("dropped")
+            return
+        state.refilling = True
+        try:
+            chunk = self.sink.chunk(state.lane, get_native_id())
+            with self._lock:
+                state.use(chunk)
+                if self.closed:
+                    state.silence()
+        except Exception:
+            state.silence()
+        finally:
+            state.refilling = False
+
+    def retire_before(self, epoch: int) -> None:
+        """Make threads leave chunks of segments before this epoch at their next record."""
+        for reference in list(self._states.values()):
+            state = reference()
+            if state is not None and 0 < state.commit >> 32 < epoch:
+                state.retire()
+
+    def overflow(self) -> Row:
+        """The row for a span that finds the open-span table full; nobody reads it."""
+        self.sink.count("open_overflow")
+        return self.spare_row
+
+    # Steps
+
+    @property
+    def step(self) -> int | None:
+        """The number of the step that is open, if any."""
+        word = self.step_word >> STEP_BITS
+        return word - 1 if word else None
+
+    def begin_step(self, step: int) -> None:
+        """Open a step; one that is still open ends here, so steps tile."""
+        if self._step is not None:
+            self.end_step()
+        self.step_word = (step + 1) << STEP_BITS
+        self._step = self._step_type.begin()
+        self.step_id = self._step[5]
+
+    def end_step(self, error: bool = False) -> None:
+        """Close the open step; without one nothing happens."""
+        token, self._step = self._step, None
+        if token is not None:
+            self.step_id = 0
+            self._step_type.end(token, error=error)
+        self.step_word = _NO_STEP
+
+    def set_micro_step(self, micro_step: int | None) -> None:
+        """Number the forward/backward inside the step that spans belong to from now on."""
+        step = self.step_word >> STEP_BITS << STEP_BITS
+        self.step_word = step if micro_step is None else step | (micro_step + 1 & 0xFFFF)
+
+    # Events and facts
+
+    def event(
+        self,
+        name: str,
+        value: float | None = None,
+        text: str | None = None,
+        attributes: dict[str, Any] | None = None,
+    ) -> None:
+        """Record an instant with an optional number, text and attributes."""
+        now = clock()
+        state = self.state()
+        id_ = self.next_id()
+        flags = int(Flag.VALUE) if value is not None else 0
+        what = what_word(interner.name(name), kind_code("user"), 0, flags)
+        data = None if text is None else encode_text(text)
+        for _ in range(2):
+            try:
+                if data is not None:
+                    write_bytes(state, id_, RecordType.TEXT, data)
+                if attributes:
+                    write_continuations(state, id_, attributes)
+                offset, mark, commit = state.slot()
+            except StopIteration:
+                self.refill(state)
+                continue
+            number = 0.0 if value is None else value
+            pack_event(state.buffer, offset, now, number, what, self.step_word, id_)
+            state.words[mark] = commit | _EVENT
+            return
+        self.sink.count("dropped")
+
+    def fact(self, name: str, value: Any, source: str | None = None) -> None:
+        """Record what is neither interval nor instant; ``value`` is anything JSON can hold."""
+        fact = {"name": name, "value": value, "time_ns": clock(), "source": source}
+        if not self.closed:
+            payload = json.dumps(fact, default=str).encode("utf-8", "replace")
+            self.sink.define(_FACT, 0, payload)
+
+    # The end
+
+    def close(self) -> None:
+        """Silence every thread and close the sink; open spans stay open in the journal."""
+        with self._lock:
+            if self.closed:
+                return
+            self.end_step()
+            self.closed = True
+            for reference in list(self._states.values()):
+                state = reference()
+                if state is not None:
+                    state.silence()
+            self._forget_groups()
+        interner.forget(self.sink.define)
+        self.sink.close()
+
+    def abandon(self) -> None:
+        """In a forked child: never touch the parent's journal, not even to close it."""
+        self.closed = True
+        self._lock = threading.RLock()
+        self._states.clear()
+        self._forget_groups()
+
+    def _forget_groups(self) -> None:
+        self.group_words = memoryview(bytearray(len(self.group_words) * 8)).cast("q")
