@@ -1,0 +1,175 @@
+"""What the environment says about this process: the one place that reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PARENT", "Environment", "Machine", "machine", "read_environment"]
+
+PARENT = "TRACEKIT_PARENT"
+"""Set by a session for the processes it spawns: JSON with dir, label, uid and attempt."""
+
+_NO_ID = {"", "none", "default", "None"}
+_RANK_NAMES = (
+    # rank, world size, local rank, local world size
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun and its kin
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What launchers and users say; None or empty where they say nothing."""
+
+    disabled: bool
+    directory: str | None
+    label: str | None
+    rank: int | None
+    world_size: int | None
+    local_rank: int | None
+    local_world_size: int | None
+    uid: str | None
+    launcher: str | None
+    cluster: str | None
+    """What all processes of a job share when nobody gives the job an id."""
+    attempt: int
+    parent: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Who this process is to the others: host, boot, clock domain, pid and its start."""
+
+    host: str
+    boot_id: str
+    time_namespace: str
+    pid: int
+    pid_start: int
+
+
+def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
+    """Read the environment; what cannot be a number is treated as not given."""
+    env = os.environ if environ is None else environ
+    rank = world = local_rank = local_world = None
+    for names in _RANK_NAMES:
+        rank, world = _number(env.get(names[0])), _number(env.get(names[1]))
+        if rank is not None and world is not None and 0 <= rank < world:
+            local_rank, local_world = _number(env.get(names[2])), _number(env.get(names[3]))
+            break
+        rank = world = None
+    cluster = None
+    if rank is None:
+        rank, world, cluster = _from_tf_config(env.get("TF_CONFIG"))
+    if cluster is None and env.get("MASTER_PORT"):
+        cluster = f"{env.get('MASTER_ADDR', '')}:{env['MASTER_PORT']}"
+    uid, launcher, attempt = _job(env)
+    return Environment(
+        disabled=env.get("TRACEKIT_DISABLED", "").strip().lower() not in ("", "0", "false", "no"),
+        directory=env.get("TRACEKIT_DIR") or None,
+        label=env.get("TRACEKIT_RUN") or None,
+        rank=rank,
+        world_size=world,
+        local_rank=local_rank,
+        local_world_size=local_world,
+        uid=uid,
+        launcher=launcher,
+        cluster=cluster,
+        attempt=attempt,
+        parent=_object(env.get(PARENT)),
+    )
+
+
+def machine() -> Machine:
+    """Ask the kernel who this process is."""
+    return Machine(
+        host=socket.gethostname() or platform.node() or "localhost",
+        boot_id=_text("/proc/sys/kernel/random/boot_id") or "unknown",
+        time_namespace=_link("/proc/self/ns/time"),
+        pid=os.getpid(),
+        pid_start=_start_of(os.getpid()),
+    )
+
+
+def _job(env: Mapping[str, str]) -> tuple[str | None, str | None, int]:
+    """The launcher's id of the job, which launcher it is, and which restart this is."""
+    restart = _number(env.get("TORCHELASTIC_RESTART_COUNT")) or 0
+    elastic = env.get("TORCHELASTIC_RUN_ID", "")
+    if elastic not in _NO_ID:
+        return elastic, "torchelastic", restart
+    if env.get("SLURM_JOB_ID"):
+        job = f"slurm-{env['SLURM_JOB_ID']}"
+        step = env.get("SLURM_STEP_ID")
+        return (
+            f"{job}.{step}" if step else job,
+            "slurm",
+            restart or _number(env.get("SLURM_RESTART_COUNT")) or 0,
+        )
+    for name, launcher in (("RAY_JOB_ID", "ray"), ("KUBEFLOW_TRAINING_JOB_ID", "kubernetes")):
+        if env.get(name, "") not in _NO_ID:
+            return env[name], launcher, restart
+    return None, "torchelastic" if "TORCHELASTIC_RUN_ID" in env else None, restart
+
+
+def _from_tf_config(text: str | None) -> tuple[int | None, int | None, str | None]:
+    """Rank, world size and cluster of TensorFlow's own variable; chief first, then workers."""
+    config = _object(text)
+    if config is None:
+        return None, None, None
+    try:
+        cluster, task = config["cluster"], config["task"]
+        chiefs = len(cluster.get("chief", ())) + len(cluster.get("master", ()))
+        world = chiefs + len(cluster.get("worker", ()))
+        index = int(task["index"])
+        rank = index + chiefs if task["type"] == "worker" else index
+        shared = json.dumps(cluster, sort_keys=True)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None, None, None
+    if task["type"] not in ("worker", "chief", "master") or not 0 <= rank < world:
+        return None, None, shared
+    return rank, world, shared
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> int:
+    """The kernel's start time of a process, which tells a pid from its next owner; 0 unknown."""
+    try:
+        return int(_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[19])
+    except (IndexError, ValueError):
+        return 0

@@ -1,0 +1,493 @@
+"""start() and stop(): recorder, journal, agent and adapters joined for one process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tracekit import recorder
+from tracekit.errors import UsageError
+from tracekit.journal import JournalWriter
+from tracekit.model import host8
+from tracekit.recorder import Recorder, say_once
+from tracekit.session._environment import (
+    PARENT,
+    Environment,
+    Machine,
+    machine,
+    read_environment,
+)
+from tracekit.session._rundir import (
+    clock_offset,
+    fresh_uid,
+    join_by_cluster,
+    journal_folder,
+    run_directory,
+)
+from tracekit.session._stacks import StackSignal
+
+__all__ = ["Session", "current_session", "start", "stop"]
+
+_VERSION = "0.1.0"
+_ASSUMED = "no rank in the environment: this process is rank 0 of 1 until told more"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``start`` was asked for; None where the environment decides."""
+
+    run: str | None = None
+    dir: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    agent: bool = True
+    quota_bytes: int = 1 << 30
+    segment_bytes: int = 4 << 20
+    stall_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which rank of which attempt of which run; ``assumed`` when nobody said the rank."""
+
+    uid: str
+    uid_source: str
+    attempt: int
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    assumed: bool
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where one rank's files lie."""
+
+    run_dir: Path
+    attempt_dir: Path
+    journal_dir: Path
+    stem: str
+
+
+class Session:
+    """What ``start`` began: its run directory, and the recorders of the ranks in this process."""
+
+    def __init__(self, options: Options, environment: Environment) -> None:
+        self.options = options
+        self._environment = environment
+        self._machine: Machine = machine()
+        self._lock = threading.RLock()
+        self._writers: dict[int, tuple[Recorder, JournalWriter, _Place]] = {}
+        self._base = Path(options.dir or environment.directory or "runs").absolute()
+        self._label = options.run or environment.label
+        parent = environment.parent
+        if parent is not None and options.dir is None:
+            self._base = Path(str(parent.get("dir", self._base)))
+            self._label = self._label or str(parent.get("label", "run"))
+        self.identity = _identity(options, environment, self._base)
+        self.run_dir: Path = self._base
+        self._agent_started = False
+        self._stacks: StackSignal | None = None
+        self._had_parent = PARENT in os.environ
+        self._first = self._add(self.identity)
+        if not self.identity.assumed:
+            self._start_agent()
+        self._tell_children()
+
+    # Ranks
+
+    def _add(self, identity: Identity) -> Recorder:
+        """Make the journal and the recorder of one rank of this process."""
+        with self._lock:
+            place = self._place(identity)
+            if self._stacks is None:
+                self._stacks = StackSignal(place.attempt_dir / "ranks" / f"{place.stem}.stacks.txt")
+            described = self._describe(identity, place)
+            writer = JournalWriter(
+                place.journal_dir,
+                place.stem,
+                described,
+                segment_bytes=self.options.segment_bytes,
+                quota_bytes=self.options.quota_bytes,
+                say=say_once,
+            )
+            made = Recorder(writer, identity.rank, identity.world_size, identity.attempt)
+            writer.retire = made.retire_before
+            self._write_rank_file(place, described)
+            self._writers[identity.rank] = made, writer, place
+            recorder.install(made, default=len(self._writers) == 1)
+            return made
+
+    def rank(self, rank: int) -> Recorder | None:
+        """The recorder of another rank that lives in this process, made when new."""
+        with self._lock:
+            if rank in self._writers:
+                return self._writers[rank][0]
+            if not 0 <= rank < self.identity.world_size:
+                say_once(f"as_rank({rank}): the world has {self.identity.world_size} ranks")
+                return None
+            try:
+                return self._add(replace(self.identity, rank=rank, local_rank=rank))
+            except OSError as error:
+                say_once(f"rank {rank} is not recorded: {error}")
+                return None
+
+    def _place(self, identity: Identity) -> _Place:
+        default = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "run"
+        self.run_dir, self._label_used = run_directory(
+            self._base, self._label, default, identity.uid
+        )
+        attempt_dir = self.run_dir / f"attempt-{identity.attempt:03d}"
+        (attempt_dir / "ranks").mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.gettempdir())
+        journal_dir = journal_folder(attempt_dir, identity.uid, scratch)
+        journal_dir.mkdir(parents=True, exist_ok=True)
+        (attempt_dir / "journal").mkdir(exist_ok=True)
+        host = host8(self._machine.host, self._machine.boot_id)
+        stem = f"rank-{identity.rank:05d}.{host}-{self._machine.pid}"
+        return _Place(self.run_dir, attempt_dir, journal_dir, stem)
+
+    def _describe(self, identity: Identity, place: _Place) -> dict[str, Any]:
+        here = self._machine
+        domain = f"{here.boot_id}:{here.time_namespace}"
+        stacks = self._stacks
+        return {
+            **asdict(identity),
+            **asdict(here),
+            "label": self._label_used,
+            "launcher": self._environment.launcher,
+            "clock_domain": domain,
+            "clock_offset_ns": clock_offset(place.attempt_dir, domain, _offset_now()),
+            "started_ns": time.time_ns(),
+            "journal": str(place.journal_dir),
+            "stack_signal": stacks.number if stacks else None,
+            "stack_file": str(stacks.path) if stacks else None,
+            "argv0": sys.argv[0] if sys.argv else None,
+            "python": sys.version.split()[0],
+            "tracekit": _VERSION,
+        }
+
+    def _write_rank_file(self, place: _Place, described: dict[str, Any]) -> None:
+        path = place.attempt_dir / "ranks" / f"{place.stem}.json"
+        try:
+            with open(path, "x") as file:
+                json.dump(described, file)
+        except OSError as error:
+            say_once(f"{path} was not written: {error.strerror or error}")
+
+    # Identity that becomes known later
+
+    def bind(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uid_store: Callable[[str, str], str] | None = None,
+    ) -> None:
+        """Take rank, world size and uid from a process group, and move the files to their place."""
+        with self._lock:
+            if len(self._writers) != 1:
+                return
+            known = self.identity
+            changed = known
+            if rank is not None and self.options.rank is None:
+                local = known.local_rank if not known.assumed else rank
+                changed = replace(changed, rank=rank, local_rank=local, assumed=False)
+            if world_size is not None and self.options.world_size is None:
+                local_world = world_size if known.assumed else known.local_world_size
+                changed = replace(changed, world_size=world_size, local_world_size=local_world)
+            if uid_store is not None and known.uid_source in ("fresh", "cluster"):
+                try:
+                    uid = uid_store("tracekit/uid", known.uid)
+                    changed = replace(changed, uid=str(uid), uid_source="store")
+                except Exception as error:
+                    say_once(f"the ranks could not agree on one run id: {error}")
+            if changed != known:
+                self._move(changed)
+            if self.identity.assumed:
+                say_once(_ASSUMED)
+            self._start_agent()
+            self._tell_children()
+
+    def _move(self, identity: Identity) -> None:
+        """Rename the files of the one journal; they stay mapped, nothing recorded is lost."""
+        (made, writer, old) = self._writers.pop(self.identity.rank)
+        try:
+            new = self._place(identity)
+            if new != old:
+                with writer.lock:
+                    for path in writer.files():
+                        os.rename(path, new.journal_dir / (new.stem + path.name[len(old.stem) :]))
+                    writer.moved(new.journal_dir, new.stem)
+                (old.attempt_dir / "ranks" / f"{old.stem}.json").unlink(missing_ok=True)
+                if self._stacks is not None:
+                    self._stacks.move(new.attempt_dir / "ranks" / f"{new.stem}.stacks.txt")
+            described = self._describe(identity, new)
+        except OSError as error:
+            say_once(f"the journal stays at {old.journal_dir}: {error.strerror or error}")
+            new, described = old, self._describe(identity, old)
+        self.identity = identity
+        writer.identify(described)
+        self._write_rank_file(new, described)
+        made.rank, made.world_size = identity.rank, identity.world_size
+        self._writers[identity.rank] = made, writer, new
+        recorder.remove(made)
+        recorder.install(made)
+        if new.run_dir != old.run_dir:
+            _remove_if_empty(old)
+
+    # The agent and the children
+
+    def _start_agent(self) -> None:
+        """Start the node's agent; local rank 0 does it for all ranks of the node."""
+        if self._agent_started or not self.options.agent or self.identity.local_rank != 0:
+            return
+        _, _, place = self._writers[self.identity.rank]
+        package = str(Path(__file__).resolve().parents[2])
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [package, *filter(None, [environment.get("PYTHONPATH")])]
+        )
+        command = [sys.executable, "-m", "tracekit.agent", str(place.run_dir)]
+        command += ["--attempt", str(self.identity.attempt)]
+        command += ["--ranks", str(self.identity.local_world_size)]
+        command += ["--journal", str(place.journal_dir)]
+        if self.options.stall_s is not None:
+            command += ["--stall", str(self.options.stall_s)]
+        try:
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+                close_fds=True,
+            ).returncode = 0  # it outlives us: no warning that it still runs
+            self._agent_started = True
+        except Exception as error:
+            say_once(f"no agent runs, the journals are read later: {error}")
+
+    def _tell_children(self) -> None:
+        """Let processes that this one spawns join the run; forked ones stay silent."""
+        if not self._had_parent:
+            os.environ[PARENT] = json.dumps(
+                {
+                    "dir": str(self._base),
+                    "label": self._label_used,
+                    "uid": self.identity.uid,
+                    "attempt": self.identity.attempt,
+                    "pid": os.getpid(),
+                }
+            )
+
+    def close(self, at_exit: bool = False) -> None:
+        """Stop recording; what was recorded stays for the agent and for every later command."""
+        with self._lock:
+            if not self._had_parent:
+                os.environ.pop(PARENT, None)
+            for made, _, _ in self._writers.values():
+                if at_exit:
+                    with contextlib.suppress(Exception):
+                        _note_exception(made)
+                made.close()
+                recorder.remove(made)
+            self._writers.clear()
+            if self._stacks is not None:
+                self._stacks.close()
+
+
+def _identity(options: Options, environment: Environment, base: Path) -> Identity:
+    """Decide who this process is: arguments win, then the launcher, then rank 0 of 1."""
+    rank, world = options.rank, options.world_size
+    local_rank, local_world = environment.local_rank, environment.local_world_size
+    if rank is None:
+        rank = environment.rank
+    else:
+        local_rank = rank if local_rank is None else local_rank
+    if world is None:
+        world = environment.world_size
+    assumed = rank is None
+    if world is None:
+        world = 1 if rank is None else rank + 1
+    if rank is None:
+        rank = 0
+    if not 0 <= rank < world:
+        raise UsageError(f"rank {rank} is not one of {world} ranks")
+    parent = environment.parent
+    if environment.uid is not None:
+        uid, source = environment.uid, "launcher"
+    elif parent is not None and parent.get("uid"):
+        uid, source = str(parent["uid"]), "parent"
+    elif environment.cluster is not None and world > 1:
+        uid, source = _join(base, environment.cluster), "cluster"
+    else:
+        uid, source = fresh_uid(), "fresh"
+    attempt = environment.attempt
+    if source == "parent" and parent is not None:
+        attempt = int(parent.get("attempt", attempt))
+    return Identity(
+        uid=uid,
+        uid_source=source,
+        attempt=attempt,
+        rank=rank,
+        world_size=world,
+        local_rank=local_rank if local_rank is not None else rank,
+        local_world_size=local_world or world,
+        assumed=assumed,
+    )
+
+
+def _join(base: Path, cluster: str) -> str:
+    try:
+        return join_by_cluster(base, cluster)
+    except OSError:
+        return fresh_uid()
+
+
+def _offset_now() -> int:
+    """Unix minus monotonic time: the reading with the least time between its two clocks."""
+    best = min(
+        (
+            (after - before, wall - (before + after) // 2)
+            for before, wall, after in (
+                (time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(9)
+            )
+        ),
+    )
+    return best[1]
+
+
+def _note_exception(made: Recorder) -> None:
+    """At exit: say which exception ended the process, as the interpreter keeps it."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is None:
+        return
+    frame, traceback = None, error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frame = f"{code.co_filename}:{traceback.tb_lineno} {code.co_name}"
+        traceback = traceback.tb_next
+    made.fact(
+        "exception",
+        {"type": type(error).__name__, "message": str(error)[:500], "frame": frame},
+    )
+
+
+def _remove_if_empty(place: _Place) -> None:
+    """Remove the directory of a run that turned out to be another one."""
+    with contextlib.suppress(OSError):
+        for folder in ("ranks", "journal"):
+            (place.attempt_dir / folder).rmdir()
+        for clock in place.attempt_dir.glob("clock-*.json"):
+            clock.unlink()
+        place.attempt_dir.rmdir()
+        (place.run_dir / "run.json").unlink()
+        place.run_dir.rmdir()
+
+
+_session: Session | None = None
+_session_lock = threading.RLock()
+
+
+def current_session() -> Session | None:
+    """The session of this process, if one is running."""
+    return _session
+
+
+def start(
+    run: str | None = None,
+    dir: str | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    agent: bool = True,
+    quota_bytes: int = 1 << 30,
+    segment_bytes: int = 4 << 20,
+    stall_s: float | None = None,
+) -> Session | None:
+    """Begin to record this process; a second call returns the session that runs.
+
+    Args:
+        run: label of the run; else ``TRACEKIT_RUN``, else the script's name.
+        dir: where runs lie; else ``TRACEKIT_DIR``, else ``runs``.
+        rank, world_size: else from torchrun, Slurm, MPI or TF_CONFIG; else rank 0 of 1.
+        agent: start the node's agent, which turns journals into Parquet beside the job.
+        quota_bytes: most bytes of journal a rank keeps; beyond it the oldest go, counted.
+        segment_bytes: bytes of one journal file.
+        stall_s: after how long without an end of a step stacks are taken; else 5 × the median
+            step, at least 10 s.
+
+    Returns None where ``TRACEKIT_DISABLED`` is set. Raises ``UsageError`` for a rank outside the
+    world; trouble with the disk is said once and never raised.
+    """
+    session = _begin(
+        Options(run, dir, rank, world_size, agent, quota_bytes, segment_bytes, stall_s)
+    )
+    if session is not None and session.identity.assumed:
+        say_once(_ASSUMED)
+    return session
+
+
+def _begin(options: Options) -> Session | None:
+    global _session
+    with _session_lock:
+        environment = read_environment()
+        if _session is None and not environment.disabled:
+            try:
+                _session = Session(options, environment)
+            except OSError as error:
+                say_once(f"nothing is recorded: {error}")
+        return _session
+
+
+def stop() -> None:
+    """End recording; also done at exit. A missing stop loses nothing."""
+    _stop(at_exit=False)
+
+
+def _stop(at_exit: bool) -> None:
+    global _session
+    with _session_lock:
+        session, _session = _session, None
+        if session is not None:
+            session.close(at_exit)
+
+
+def _starter() -> Recorder | None:
+    """How an adapter gets a recorder when the user called no start(); it binds right after."""
+    _begin(Options())
+    return recorder.current()
+
+
+def _bind(**known: Any) -> None:
+    if _session is not None:
+        _session.bind(**known)
+
+
+def _rank(rank: int) -> Recorder | None:
+    return _session.rank(rank) if _session is not None else None
+
+
+def _forget_session() -> None:
+    """In a forked child the parent's session is not ours to stop."""
+    global _session, _session_lock
+    _session = None
+    _session_lock = threading.RLock()
+
+
+recorder.set_starter(_starter, _bind, _rank)
+atexit.register(_stop, at_exit=True)
+os.register_at_fork(after_in_child=_forget_session)
