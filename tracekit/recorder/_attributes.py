@@ -23,29 +23,18 @@ from tracekit.recorder._intern import interner
 if TYPE_CHECKING:
     from tracekit.recorder._thread import ThreadState
 
-__all__ = ["MAX_TEXT_BYTES", "encode_text", "write_continuations"]
+__all__ = ["MAX_TEXT_BYTES", "encode_text", "write_bytes", "write_continuations", "write_values"]
 
 MAX_TEXT_BYTES = 4096
 """Longer JSON or text is cut; a chunk must hold a record with all its continuations."""
 _LETTER = {int: "i", float: "f", bool: "b", str: "s", type(None): "n"}
 _VALUES = int(RecordType.VALUES)
 
-_Schema = tuple[int, Any, tuple[tuple[int, Any], ...]]
+_Schema = tuple[int, Any, tuple[int, ...]]
+"""Id, how to pack, and which values are texts or None."""
+_strings = interner.strings
 _schemas: dict[tuple[Any, ...], _Schema | None] = {}
 _MOST_SCHEMAS = 16384
-
-Continuation = tuple[int, int, tuple[Any, ...] | bytes, Any]
-"""Type of record, detail, values or bytes, and how to pack them."""
-
-
-def _text_word(text: str) -> int:
-    """The word of a short text; ``OverflowError`` sends the value to JSON instead."""
-    known = interner.strings.get(text)
-    if known is None:
-        known = interner.string(text)
-        if known < 0:
-            raise OverflowError
-    return known
 
 
 def _schema(key: tuple[Any, ...]) -> _Schema | None:
@@ -57,14 +46,9 @@ def _schema(key: tuple[Any, ...]) -> _Schema | None:
     if size <= PAYLOAD_WORDS and "?" not in letters:
         id_ = interner.schema(keys, letters)
         if id_:
-            convert = {"s": _text_word, "n": lambda _: 0}
-            special = tuple(
-                (place, convert[letter])
-                for place, letter in enumerate(letters)
-                if letter in convert
-            )
+            texts = tuple(place for place, letter in enumerate(letters) if letter in "sn")
             codes = "".join("d" if letter == "f" else "q" for letter in letters)
-            schema = (id_, Struct("q" + codes).pack_into, special)
+            schema = (id_, Struct("q" + codes).pack_into, texts)
     if len(_schemas) < _MOST_SCHEMAS:
         _schemas[key] = schema
     return schema
@@ -75,7 +59,7 @@ def write_values(state: ThreadState, id_: int, attributes: Mapping[str, Any]) ->
 
     Raises ``StopIteration`` at the end of the chunk.
     """
-    values = attributes.values()
+    values = [*attributes.values()]
     key = (*attributes, *map(type, values))
     try:
         schema = _schemas[key]
@@ -83,15 +67,15 @@ def write_values(state: ThreadState, id_: int, attributes: Mapping[str, Any]) ->
         schema = _schema(key)
     if schema is None:
         return False
-    number, pack, special = schema
-    if special:
-        converted = list(values)
+    number, pack, texts = schema
+    for place in texts:
+        text = values[place]
         try:
-            for place, convert in special:
-                converted[place] = convert(converted[place])
-        except OverflowError:
-            return False
-        values = converted  # type: ignore[assignment]
+            values[place] = _strings[text]
+        except KeyError:
+            values[place] = number_of = interner.string(text) if text is not None else 0
+            if number_of < 0:
+                return False
     offset, mark, commit = state.slot()
     try:
         pack(state.buffer, offset, id_ << 24 | number, *values)

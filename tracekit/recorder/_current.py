@@ -198,7 +198,11 @@ def span(name: str, /, kind: str = "user", **attributes: Any) -> SpanType | Attr
         type_ = _types[kind][name]
     except (KeyError, TypeError):
         type_ = _new_type(name, kind)
-    return AttributedSpan(type_, attributes) if attributes else type_
+    if not attributes:
+        return type_
+    attributed = AttributedSpan(attributes)
+    attributed.of = type_
+    return attributed
 
 
 def _new_type(name: str, kind: str) -> SpanType:

@@ -26,7 +26,7 @@ from tracekit.model.record import (
     pack_span,
     what_word,
 )
-from tracekit.recorder._attributes import write_continuations
+from tracekit.recorder._attributes import write_continuations, write_values
 from tracekit.recorder._intern import interner
 
 if TYPE_CHECKING:
@@ -276,21 +276,14 @@ class SpanType:
         state.words[mark] = commit
 
 
-class AttributedSpan:
-    """One use of a span type with attributes; ``set`` adds more before its end."""
+class AttributedSpan(dict[str, Any]):
+    """One use of a span type; the mapping is its attributes, written when the span ends."""
 
-    __slots__ = ("attributes", "type")
-
-    def __init__(self, type_: SpanType, attributes: dict[str, Any]) -> None:
-        self.type = type_
-        self.attributes = attributes
-
-    def set(self, **attributes: Any) -> None:
-        """Add or change attributes; they are written when the span ends."""
-        self.attributes.update(attributes)
+    __slots__ = ("of",)
+    of: SpanType
 
     def __enter__(self) -> AttributedSpan:
-        self.type.__enter__()
+        self.of.__enter__()
         return self
 
     def __exit__(
@@ -303,15 +296,24 @@ class AttributedSpan:
         try:
             state = local.state
             entry = state.stack.pop()
-            if entry[0] is not self.type.what:
-                entry = out_of_order(state.stack, entry, self.type.what)
-            what, start, step, id_, parent, mark = entry
+            if entry[0] is not self.of.what:
+                entry = out_of_order(state.stack, entry, self.of.what)
+            what, start, step, id_, parent, open_mark = entry
         except (AttributeError, IndexError):
             return
         if kind is not None:
             what |= _ERROR
-        write(state, start, end - start, what, step, id_, parent, 0, 0, self.attributes)
-        state.open_words[mark] = 0
+        try:
+            if write_values(state, id_, self):
+                offset, mark, commit = state.slot()
+                pack_span(state.buffer, offset, start, end - start, what, step, id_, parent)
+                state.words[mark] = commit
+                state.open_words[open_mark] = 0
+                return
+        except StopIteration:
+            pass
+        write(state, start, end - start, what, step, id_, parent, 0, 0, self)
+        state.open_words[open_mark] = 0
 
 
 def span_type(

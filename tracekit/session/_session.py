@@ -103,7 +103,7 @@ class Session:
         self._had_parent = PARENT in os.environ
         self._first = self._add(self.identity)
         if not self.identity.assumed:
-            self._start_agent()
+            self.start_agent()
         self._tell_children()
 
     # Ranks
@@ -217,7 +217,7 @@ class Session:
                 self._move(changed)
             if self.identity.assumed:
                 say_once(_ASSUMED)
-            self._start_agent()
+            self.start_agent()
             self._tell_children()
 
     def _move(self, identity: Identity) -> None:
@@ -245,11 +245,12 @@ class Session:
         recorder.remove(made)
         recorder.install(made)
         if new.run_dir != old.run_dir:
+            self._agent_started = False
             _remove_if_empty(old)
 
     # The agent and the children
 
-    def _start_agent(self) -> None:
+    def start_agent(self) -> None:
         """Start the node's agent; local rank 0 does it for all ranks of the node."""
         if self._agent_started or not self.options.agent or self.identity.local_rank != 0:
             return
@@ -438,6 +439,7 @@ def start(
     )
     if session is not None and session.identity.assumed:
         say_once(_ASSUMED)
+        session.start_agent()
     return session
 
 
