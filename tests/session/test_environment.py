@@ -1,0 +1,78 @@
+"""What launchers say is understood, and what nobody says is not made up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tracekit.session._environment import machine, read_environment
+
+_CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]}
+
+
+def _tf_config(kind: str, index: int) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": _CLUSTER, "task": {"type": kind, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "world_size"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, 3, 8),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, 5, 6),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, 0, 2),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, 1, 2),
+        (_tf_config("chief", 0), 0, 3),
+        (_tf_config("worker", 1), 2, 3),
+        ({}, None, None),
+        ({"RANK": "9", "WORLD_SIZE": "8"}, None, None),
+        ({"RANK": "one", "WORLD_SIZE": "8"}, None, None),
+        ({"TF_CONFIG": "not JSON"}, None, None),
+        ({"TF_CONFIG": '{"cluster": 3, "task": null}'}, None, None),
+        (_tf_config("evaluator", 0), None, None),
+    ],
+)
+def test_rank_and_world_size_come_from_whoever_launched_the_process(
+    environ: dict[str, str], rank: int | None, world_size: int | None
+) -> None:
+    found = read_environment(environ)
+    assert (found.rank, found.world_size) == (rank, world_size)
+
+
+def test_torchrun_wins_over_the_slurm_step_that_it_runs_in() -> None:
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "77"}
+    found = read_environment({**slurm, "RANK": "5", "WORLD_SIZE": "16"})
+    assert (found.rank, found.world_size, found.uid) == (5, 16, "slurm-77")
+
+
+@pytest.mark.parametrize("word", ["", "none", "default"])
+def test_a_launcher_id_that_means_nothing_is_no_id(word: str) -> None:
+    assert read_environment({"TORCHELASTIC_RUN_ID": word}).uid is None
+
+
+def test_a_restart_by_the_launcher_is_the_next_attempt() -> None:
+    found = read_environment({"TORCHELASTIC_RUN_ID": "x1", "TORCHELASTIC_RESTART_COUNT": "2"})
+    assert (found.uid, found.attempt) == ("x1", 2)
+    found = read_environment({"SLURM_JOB_ID": "9", "SLURM_RESTART_COUNT": "1"})
+    assert (found.uid, found.attempt) == ("slurm-9", 1)
+
+
+def test_workers_of_one_tensorflow_cluster_share_what_they_join_by() -> None:
+    chief, worker = (
+        read_environment(_tf_config("chief", 0)),
+        read_environment(_tf_config("worker", 0)),
+    )
+    assert chief.cluster == worker.cluster is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "disabled"), [("1", True), ("true", True), ("0", False), ("", False)]
+)
+def test_tracing_can_be_disabled(text: str, disabled: bool) -> None:
+    assert read_environment({"TRACEKIT_DISABLED": text}).disabled is disabled
+
+
+def test_the_machine_tells_a_process_from_the_next_owner_of_its_pid() -> None:
+    here = machine()
+    assert here.pid_start > 0
+    assert here.boot_id

@@ -1,0 +1,66 @@
+"""All ranks of a job find one directory; two jobs never share one."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from tracekit.model import step_trace_id
+from tracekit.session._rundir import clock_offset, join_by_cluster, run_directory
+
+
+def test_a_new_label_gets_the_plain_directory(tmp_path: Path) -> None:
+    path, label = run_directory(tmp_path, "resnet", "script", "u1")
+    assert (path, label) == (tmp_path / "resnet", "resnet")
+
+
+def test_without_a_label_the_directory_has_the_uid_in_its_name(tmp_path: Path) -> None:
+    path, _ = run_directory(tmp_path, None, "train", "u1")
+    assert path == tmp_path / "train-u1"
+
+
+def test_two_runs_of_one_label_have_directories_and_trace_identities_of_their_own(
+    tmp_path: Path,
+) -> None:
+    first, _ = run_directory(tmp_path, "resnet", "script", "u1")
+    second, _ = run_directory(tmp_path, "resnet", "script", "u2")
+    assert first != second
+    uids = [json.loads((path / "run.json").read_text())["uid"] for path in (first, second)]
+    assert step_trace_id(uids[0], 0, 7) != step_trace_id(uids[1], 0, 7)
+
+
+@pytest.mark.parametrize("label", ["../up", "a/b", " ", "läbel", ".hidden"])
+def test_a_label_never_leads_out_of_the_base_directory(tmp_path: Path, label: str) -> None:
+    path, _ = run_directory(tmp_path, label, "script", "u1")
+    assert path.parent == tmp_path
+
+
+def _find(base: Path, number: int, found: multiprocessing.Queue[tuple[str, str]]) -> None:
+    path, _ = run_directory(base, "resnet", "script", "u1")
+    found.put((str(path), str(clock_offset(path, "boot:ns", number))))
+
+
+def test_ranks_that_start_together_agree_on_directory_and_clock_offset(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    found: multiprocessing.Queue[tuple[str, str]] = context.Queue()
+    ranks = [context.Process(target=_find, args=(tmp_path, n, found)) for n in range(8)]
+    for process in ranks:
+        process.start()
+    answers = {found.get(timeout=30) for _ in ranks}
+    for process in ranks:
+        process.join()
+    assert len(answers) == 1
+
+
+def test_processes_of_one_cluster_join_a_run_and_later_ones_begin_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = join_by_cluster(tmp_path, "host:29500")
+    assert join_by_cluster(tmp_path, "host:29500") == first
+    assert join_by_cluster(tmp_path, "host:29501") != first
+    later = __import__("time").time() + 121
+    monkeypatch.setattr("time.time", lambda: later)
+    assert join_by_cluster(tmp_path, "host:29500") != first
