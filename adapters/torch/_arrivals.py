@@ -1,0 +1,248 @@
+"""When a rank's gradients are ready to be reduced: DDP's all-reduce from hooks on few gradients.
+
+A hook on the last gradient of each bucket tells that the bucket is ready, just before DDP sends
+it. Which gradient is the last is learnt by hooks on all of them during a few backwards: at first,
+after DDP has rebuilt its buckets, and once in a while, since a model may change its order. The
+return of the backward is the end of the all-reduce.
+
+Nothing here holds the model: PyTorch's C++ side keeps the hooks, and a cycle through it is never
+collected.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from tracekit import recorder
+from tracekit.adapters.torch._ddp import Replica
+from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
+from tracekit.adapters.torch._guard import failed, guarded
+from tracekit.recorder import Token, clock
+
+__all__ = ["Arrivals"]
+
+LEARN_EVERY = 128
+"""Backwards between two looks at all gradients."""
+LEARN_AGAIN = 2
+"""Backwards that are looked at once the buckets are final."""
+LEARN_AT_MOST = 12
+"""Backwards after which buckets that torch does not tell are given up."""
+FEW_GRADIENTS = 64
+"""So many may all keep their hook where a backward may leave some out (half a microsecond each)."""
+
+
+class Arrivals:
+    """One all_reduce span for each backward that synchronises a DDP object's gradients."""
+
+    def __init__(self, replica: Replica, device: DeviceClock | None) -> None:
+        self._replica = replica
+        self._device = device
+        collective = replica.group.collective("all_reduce", replica.dtype)
+        self._type = recorder.span_type("all_reduce", "comm", collective)
+        self._device_phase = DevicePhase("all_reduce", "comm", collective)
+        self._sequence = replica.group.sequence("all_reduce")
+        self._leaves_out = replica.may_leave_gradients_out()
+        self._hooks: list[tuple[Any, weakref.ref[torch.nn.Parameter]]] = []
+        self._buckets: list[list[int]] | None = None
+        self._lasts: set[int] = set()
+        self._looks_at_all = False
+        self._learning = 0  # more backwards to learn from
+        self._backwards = 0
+        self._expected = False  # a forward promised that gradients are synchronised
+        self._armed = False
+        self._thread = 0
+        self._times: list[tuple[int, int]] = []
+        self._left = self._first = self._last = self._seq = 0
+        self._first_mark: Mark | None = None
+        self._last_mark: Mark | None = None
+        self._token: Token | None = None
+        self._early = False  # gradients came after all had come: no span opens in a hook any more
+        self._learn()
+
+    # What the training does
+
+    @guarded("all_reduce arrivals")
+    def forward_ended(self, synchronises: bool) -> None:
+        """A forward with gradients is over; DDP decides here what the backward will do."""
+        if synchronises:
+            self._expected = True
+            self._clear()
+
+    @guarded("all_reduce arrivals")
+    def backward_begins(self) -> None:
+        """From here on hooks count, if the gradients are to be synchronised."""
+        self._armed = self._expected
+        self._thread = get_ident()
+
+    @guarded("all_reduce arrivals")
+    def backward_ends(self, error: bool) -> None:
+        """The all-reduce is over: record it."""
+        if not self._armed:
+            return
+        self._armed = False
+        came = len(self._hooks) - self._left
+        if error:
+            if self._token is not None:
+                self._type.end(self._token, error=True)
+            self._expected = False
+            self._clear()
+        elif came > 0 and (self._left <= 0 or self._leaves_out):
+            self._expected = False
+            if self._learning:
+                self._look()
+            self._record()
+            self._backwards += 1
+            self._settle()
+            self._clear()
+        # else: another graph's backward, or the first of several that share one reduction
+
+    @guarded("all_reduce arrivals")
+    def answer_begins(self) -> Token | None:
+        """Under ``Join`` a rank without inputs takes part in the others' all-reduce."""
+        if self._device is not None:
+            return None
+        return self._type.begin(next(self._sequence), self._replica.gradient_bytes)
+
+    @guarded("all_reduce arrivals")
+    def answer_ends(self, token: Token | None) -> None:
+        """It has taken part."""
+        if token is not None:
+            self._type.end(token)
+
+    def _record(self) -> None:
+        buckets = self._buckets
+        first, last = self._first, self._last
+        attributes: dict[str, Any] = {}
+        if buckets is not None:
+            attributes["buckets"] = len(buckets)
+            if self._looks_at_all:
+                ready = dict.fromkeys(range(len(buckets)), 0)
+                bucket_of = {index: b for b, bucket in enumerate(buckets) for index in bucket}
+                for index, time in self._times:
+                    ready[bucket_of[index]] = time
+                first = min((time for time in ready.values() if time), default=last)
+            attributes["launch_ns"] = first
+        nbytes = self._replica.gradient_bytes
+        seq = self._seq or next(self._sequence)
+        if self._device is not None:
+            if self._first_mark is not None and buckets is not None:
+                attributes["launch_ns"] = self._first_mark
+            self._device.span(
+                self._device_phase,
+                self._last_mark,
+                self._device.mark(),
+                seq,
+                nbytes,
+                attributes,
+            )
+        elif self._token is not None:
+            self._type.end(self._token, attributes)
+        else:
+            self._type.complete(last, clock(), seq, nbytes, attributes)
+
+    def _clear(self) -> None:
+        self._times.clear()
+        self._left = len(self._hooks)
+        self._first = self._last = self._seq = 0
+        self._first_mark = self._last_mark = None
+        self._token = None
+
+    # The hooks: on the thread that runs the backward
+
+    def _came(self, _: object) -> None:
+        """The last gradient of a bucket is ready."""
+        if not self._armed:
+            return
+        try:
+            self._last = now = clock()
+            if not self._first:
+                self._first = now
+            self._left -= 1
+            if self._device is not None:
+                self._came_on_device()
+            elif not self._left:
+                self._all_came()
+            elif self._left < 0:
+                self._early = True
+        except Exception as error:
+            failed("all_reduce arrivals", error)
+
+    def _one_came(self, index: int, parameter: object) -> None:
+        """While learning: a gradient is ready."""
+        if self._armed:
+            self._times.append((index, clock()))
+            self._came(parameter)
+
+    def _all_came(self) -> None:
+        """Every bucket is ready: open the span now, so that a rank that hangs here shows it."""
+        if get_ident() == self._thread and not self._early:
+            self._seq = next(self._sequence)
+            self._token = self._type.begin(self._seq, self._replica.gradient_bytes)
+
+    def _came_on_device(self) -> None:
+        assert self._device is not None
+        self._last_mark = self._device.mark()
+        if self._first_mark is None:
+            self._first_mark = self._device.mark()
+
+    # Which gradients
+
+    def _look(self) -> None:
+        """Learn from the order in which all gradients came."""
+        buckets, final = self._replica.buckets()
+        if buckets != self._buckets:
+            self._buckets = buckets
+            self._lasts.clear()
+        order = {index: place for place, (index, _) in enumerate(self._times)}
+        for bucket in buckets or [[*order]]:
+            came = [index for index in bucket if index in order]
+            if came:
+                self._lasts.add(max(came, key=order.__getitem__))
+        if len(order) < len(self._times):
+            self._early = True  # gradients that come several times: only the last one counts
+        if final:
+            self._learning -= 1
+
+    def _settle(self) -> None:
+        """Go on with the hooks that are needed, or look at all gradients again."""
+        turn = self._backwards % LEARN_EVERY
+        if self._learning and turn < LEARN_AT_MOST:
+            return
+        self._learning = 0
+        if not self._looks_at_all:
+            if not turn:
+                self._learn()
+        elif not self._leaves_out or len(self._hooks) > FEW_GRADIENTS:
+            self._hook(dict.fromkeys(self._lasts, self._came))
+            self._looks_at_all = False
+
+    def _learn(self) -> None:
+        self._learning = LEARN_AGAIN
+        self._buckets, _ = self._replica.buckets()
+        count = len(self._replica.parameters())
+        self._hook({index: partial(self._one_came, index) for index in range(count)})
+        self._looks_at_all = True
+
+    def _hook(self, hooks: dict[int, Any]) -> None:
+        self.remove()
+        parameters = self._replica.parameters()
+        for index, hook in hooks.items():
+            parameter = parameters[index]
+            handle = parameter.register_post_accumulate_grad_hook(hook)
+            self._hooks.append((handle, weakref.ref(parameter)))
+        self._left = len(self._hooks)
+
+    @guarded("detach")
+    def remove(self) -> None:
+        """Take the hooks away; a parameter that had none before is as if it never had one."""
+        for handle, reference in self._hooks:
+            handle.remove()
+            parameter = reference()
+            if parameter is not None and parameter._post_accumulate_grad_hooks == {}:
+                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+        self._hooks.clear()

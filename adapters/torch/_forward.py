@@ -1,0 +1,216 @@
+"""The forward of traced models, and the buffers that DDP broadcasts in it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from tracekit import recorder
+from tracekit.adapters.torch._arrivals import Arrivals
+from tracekit.adapters.torch._ddp import Replica, ddp_around
+from tracekit.adapters.torch._device import DevicePhase
+from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._loop import EVAL, FORWARD, Loop
+from tracekit.adapters.torch._patch import Watch, patch
+from tracekit.recorder import SpanType
+
+__all__ = ["TracedModel", "watch_broadcasts", "watch_forward", "watch_join"]
+
+
+class Adopter(Protocol):
+    """Who wants to know that a model was wrapped in DDP after it was traced."""
+
+    def adopt(self, ddp: DistributedDataParallel) -> None:
+        """Trace this DDP object too."""
+        ...
+
+
+class TracedModel:
+    """What the forward of one model has to know; replica and arrivals only where it is DDP."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        replica: Replica | None = None,
+        arrivals: Arrivals | None = None,
+        adopter: Adopter | None = None,
+    ) -> None:
+        self.loop = loop
+        self.replica = replica
+        self.arrivals = arrivals
+        self._adopter = adopter
+
+    def forward(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kw: Any) -> Any:
+        """Call the model's forward as a span; the outermost one on its thread is recorded."""
+        self._before(model)
+        phase = FORWARD if torch.is_grad_enabled() else EVAL
+        result = self.loop.run(phase, call, (model, *args), kw)
+        self._after()
+        return result
+
+    @guarded("forward")
+    def _before(self, model: torch.nn.Module) -> None:
+        self.loop.move_here()
+        if self._adopter is not None:
+            ddp = ddp_around(model)
+            if ddp is not None:
+                adopter, self._adopter = self._adopter, None
+                adopter.adopt(ddp)
+        if torch.is_grad_enabled():
+            if not self.loop.is_inside(FORWARD):
+                self.loop.forward_begins()
+            if self.replica is not None and not self.replica.synchronises():
+                self.loop.accumulates()
+
+    @guarded("forward")
+    def _after(self) -> None:
+        if self.arrivals is not None and self.replica is not None and torch.is_grad_enabled():
+            self.arrivals.forward_ended(self.replica.synchronises())
+
+
+_models: Watch[TracedModel] = Watch()
+
+
+def watch_forward(model: torch.nn.Module, traced: TracedModel) -> list[Callable[[], None]]:
+    """Record the calls of a model; returns what undoes it."""
+    return [_models.add(model, traced), patch(type(model), "__call__", _traced_call)]
+
+
+def is_watched(model: torch.nn.Module) -> bool:
+    """Whether the calls of a model are recorded already."""
+    return _models.get(model) is not None
+
+
+def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        traced = _models.get(self)
+        if traced is None or torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        return traced.forward(self, original, args, kwargs)
+
+    return __call__
+
+
+# Buffers: rank 0 sends, the others wait for it
+
+
+class Broadcasts:
+    """One span for each broadcast of a DDP object's buffers."""
+
+    def __init__(self, loop: Loop, replica: Replica) -> None:
+        self._loop = loop
+        self._group = replica.group
+        self._sequence = replica.group.sequence("broadcast")
+        self._types: dict[int, tuple[SpanType, DevicePhase]] = {}
+        self._bytes: tuple[int, int] = (0, 0)
+
+    def run(self, call: Callable[..., Any], tensors: Any, root: int) -> Any:
+        """Broadcast as a span of the thread that does it."""
+        begun = self._begin(tensors, root)
+        try:
+            result = call()
+        except BaseException:
+            self._end(begun, True)
+            raise
+        self._end(begun, False)
+        return result
+
+    @guarded("broadcast")
+    def _begin(self, tensors: Any, root: int) -> Any:
+        if root not in self._types:
+            collective = self._group.collective("broadcast", root=root)
+            self._types[root] = (
+                recorder.span_type("broadcast", "comm", collective),
+                DevicePhase("broadcast", "comm", collective),
+            )
+        if self._bytes[0] != len(tensors):
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            self._bytes = (len(tensors), size)
+        type_, phase = self._types[root]
+        seq, nbytes = next(self._sequence), self._bytes[1]
+        device = self._loop.device
+        if device is not None:
+            return phase, device.mark(), seq, nbytes
+        return type_, type_.begin(seq, nbytes)
+
+    @guarded("broadcast")
+    def _end(self, begun: Any, error: bool) -> None:
+        device = self._loop.device
+        if begun is None:
+            return
+        if device is not None and len(begun) == 4:
+            phase, start, seq, nbytes = begun
+            device.span(phase, start, device.mark(), seq, nbytes)
+        else:
+            type_, token = begun
+            type_.end(token, error=error)
+
+
+_broadcasts: Watch[Broadcasts] = Watch()
+
+
+def watch_broadcasts(loop: Loop, replica: Replica) -> list[Callable[[], None]]:
+    """Record the broadcasts of a DDP object's buffers; returns what undoes it."""
+    name = "_distributed_broadcast_coalesced"
+    if replica.ddp is None or not hasattr(DistributedDataParallel, name):
+        recorder.say_once(
+            "PyTorch adapter: this version of PyTorch broadcasts buffers in another way;"
+            " these broadcasts are not recorded"
+        )
+        return []
+    return [
+        _broadcasts.add(replica.ddp, Broadcasts(loop, replica)),
+        patch(DistributedDataParallel, name, _traced_broadcast),
+    ]
+
+
+def _traced_broadcast(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _distributed_broadcast_coalesced(
+        self: Any, tensors: Any, buffer_size: Any, authoritative_rank: int = 0
+    ) -> Any:
+        broadcasts = _broadcasts.get(self)
+        call = functools.partial(original, self, tensors, buffer_size, authoritative_rank)
+        if broadcasts is None:
+            return call()
+        return broadcasts.run(call, tensors, authoritative_rank)
+
+    return _distributed_broadcast_coalesced
+
+
+# Join: a rank without inputs still takes part in the others' all-reduce
+
+
+def watch_join(traced: TracedModel) -> list[Callable[[], None]]:
+    """Record the all-reduces that a rank without inputs only answers; returns what undoes it."""
+    name = "_match_all_reduce_for_bwd_pass"
+    ddp = traced.replica.ddp if traced.replica is not None else None
+    if ddp is None or traced.arrivals is None or not hasattr(DistributedDataParallel, name):
+        return []
+    return [
+        _answering.add(ddp, traced.arrivals),
+        patch(DistributedDataParallel, name, _traced_answer),
+    ]
+
+
+_answering: Watch[Arrivals] = Watch()
+
+
+def _traced_answer(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _match_all_reduce_for_bwd_pass(self: Any) -> Any:
+        arrivals = _answering.get(self)
+        if arrivals is None:
+            return original(self)
+        token = arrivals.answer_begins()
+        try:
+            return original(self)
+        finally:
+            arrivals.answer_ends(token)
+
+    return _match_all_reduce_for_bwd_pass

@@ -1,0 +1,85 @@
+"""The wait for the next batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any
+
+from tracekit import recorder
+from tracekit.adapters.torch._loop import Loop
+from tracekit.adapters.torch._patch import Watch, patch
+
+__all__ = ["watch_loader"]
+
+_END = object()
+
+
+class _Watched:
+    """One loader; ``live`` until it is no longer traced, also for iterators under way."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.live = True
+
+    def stop(self) -> None:
+        self.live = False
+
+
+_loaders: Watch[_Watched] = Watch()
+
+
+def watch_loader(loader: Any, loop: Loop) -> list[Callable[[], None]]:
+    """Record the waits for a loader's batches; returns what undoes it.
+
+    The loader stays the object it is: its class's ``__iter__`` looks it up.
+    """
+    if _loaders.get(loader) is not None:
+        return []
+    watched = _Watched(loop)
+    try:
+        undo = [patch(type(loader), "__iter__", _traced_iter)]
+    except (TypeError, AttributeError):
+        recorder.say_once(
+            f"PyTorch adapter: the waits for a {type(loader).__name__} cannot be seen; write"
+            " `with tracekit.span('data_wait', kind='data'):` around what fetches a batch"
+        )
+        return []
+    return [*undo, _loaders.add(loader, watched), watched.stop]
+
+
+def _traced_iter(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __iter__(self: Any, /) -> Any:
+        watched = _loaders.get(self)
+        if watched is None or watched.loop.thread != get_ident():
+            return original(self)
+        return _TracedIterator(watched, watched.loop.wait_for(original, self))
+
+    return __iter__
+
+
+class _TracedIterator:
+    """An iterator whose ``next`` is a data wait; everything else is the inner one's."""
+
+    def __init__(self, watched: _Watched, inner: Iterator[Any]) -> None:
+        self._watched = watched
+        self._inner = inner
+
+    def __iter__(self) -> _TracedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._watched.live:
+            return next(self._inner)
+        batch = self._watched.loop.wait_for(next, self._inner, _END)
+        if batch is _END:
+            raise StopIteration
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

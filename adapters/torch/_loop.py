@@ -1,0 +1,238 @@
+"""The training loop of one thread: which phase it is in, which step and which micro-step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from tracekit import recorder
+from tracekit.adapters.torch._device import DeviceClock, DevicePhase
+from tracekit.adapters.torch._guard import failed, guarded
+from tracekit.recorder import Recorder
+
+__all__ = ["BACKWARD", "EVAL", "FORWARD", "OPTIMIZER", "Loop", "Phase", "Synchronised", "loop_here"]
+
+
+class Phase:
+    """A phase of the training and its span types: on the host, and as the launch of device work."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.host = recorder.span_type(name, kind)
+        self.launch = recorder.span_type(name, "launch")
+        self.device = DevicePhase(name, kind)
+
+
+DATA_WAIT = recorder.span_type("data_wait", "data")
+FORWARD = Phase("forward", "forward")
+EVAL = Phase("forward", "eval")
+BACKWARD = Phase("backward", "backward")
+OPTIMIZER = Phase("optimizer_step", "optimizer")
+
+
+class Synchronised(Protocol):
+    """What a backward has to tell: a replicated model whose gradients it may synchronise."""
+
+    def backward_begins(self) -> None:
+        """A backward begins on the loop's thread."""
+        ...
+
+    def backward_ends(self, error: bool) -> None:
+        """It returns or raises; the span of the backward is still open."""
+        ...
+
+
+_loops: dict[int, Loop] = {}
+_next_step: WeakKeyDictionary[Recorder, int] = WeakKeyDictionary()
+
+
+def loop_here() -> Loop | None:
+    """The loop of the calling thread, while one is traced."""
+    return _loops.get(get_ident())
+
+
+class Loop:
+    """Opens and closes the spans of one thread's training; several handles may share it.
+
+    Nothing but the thread that it belongs to enters a phase.
+    """
+
+    def __init__(self, rec: Recorder, thread: int) -> None:
+        self.recorder = rec
+        self.thread = thread
+        self.users = 0
+        self.device: DeviceClock | None = None
+        self.synchronised: list[Synchronised] = []
+        self.stepper: object = None  # whose return ends a step: the first traced optimizer
+        self._used = False
+        self._step_open = False
+        self._inside: set[Phase] = set()
+        self._waiting = False
+        self._micro = 0
+        self._accumulates = False
+        self._backward_done = False
+
+    @classmethod
+    def join(cls, rec: Recorder) -> Loop:
+        """The calling thread's loop, made when there is none."""
+        thread = get_ident()
+        loop = _loops.get(thread)
+        if loop is None or loop.recorder is not rec:
+            loop = _loops[thread] = cls(rec, thread)
+        loop.users += 1
+        return loop
+
+    def leave(self) -> None:
+        """Forget the loop when its last handle goes; the step that is open ends here."""
+        self.users -= 1
+        if not self.users:
+            if _loops.get(self.thread) is self:
+                del _loops[self.thread]
+            self.stop_steps()
+
+    def move_here(self) -> None:
+        """Follow the training to the calling thread, as long as it has done nothing elsewhere."""
+        thread = get_ident()
+        if thread != self.thread and not self._used and thread not in _loops:
+            if _loops.get(self.thread) is self:
+                del _loops[self.thread]
+            self.thread = thread
+            _loops[thread] = self
+
+    # Phases
+
+    def run(
+        self,
+        phase: Phase,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call the user's function as this phase; a phase inside itself is not recorded again."""
+        if phase in self._inside or get_ident() != self.thread:
+            return call(*args, **kwargs)
+        self._used = True
+        self._inside.add(phase)
+        device = self.device
+        try:
+            if device is None:
+                with phase.host:
+                    return call(*args, **kwargs)
+            mark = device.mark()
+            try:
+                with phase.launch:
+                    return call(*args, **kwargs)
+            finally:
+                device.span(phase.device, mark, device.mark())
+        finally:
+            self._inside.discard(phase)
+
+    def is_inside(self, phase: Phase) -> bool:
+        """Whether the phase runs at the moment."""
+        return phase in self._inside
+
+    def wait_for(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call a loader's function as data wait."""
+        if self._waiting or get_ident() != self.thread:
+            return call(*args)
+        self._used = self._waiting = True
+        try:
+            self.data_begins()
+            with DATA_WAIT:
+                return call(*args)
+        finally:
+            self._waiting = False
+
+    def backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a backward; what it synchronises is told when it begins and when it is over."""
+        if BACKWARD in self._inside or get_ident() != self.thread:
+            return call(*args, **kwargs)
+        return self.run(BACKWARD, self._backward, (call, args, kwargs), {})
+
+    def _backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        replicas = self.synchronised
+        for replica in replicas:
+            replica.backward_begins()
+        try:
+            result = call(*args, **kwargs)
+        except BaseException:
+            for replica in replicas:
+                replica.backward_ends(error=True)
+            raise
+        for replica in replicas:
+            replica.backward_ends(error=False)
+        self._backward_done = True
+        return result
+
+    # Steps and micro-steps
+
+    @guarded("data wait")
+    def data_begins(self) -> None:
+        """A batch is waited for: the step is open; after a backward the next micro-step begins."""
+        self._open_step()
+        if self._accumulates:
+            self._next_micro_step()
+
+    @guarded("forward")
+    def forward_begins(self) -> None:
+        """A forward begins that is to be followed by a backward.
+
+        A second one in a step shows that steps have micro-steps here.
+        """
+        self._open_step()
+        self._next_micro_step()
+
+    @guarded("forward")
+    def accumulates(self) -> None:
+        """The gradients of this forward are not synchronised: steps have micro-steps here."""
+        if not self._accumulates:
+            self._accumulates = True
+            self.recorder.set_micro_step(self._micro)
+
+    @guarded("optimizer step")
+    def optimizer_begins(self) -> None:
+        """The optimizer updates the parameters."""
+        self._open_step()
+
+    @guarded("optimizer step")
+    def optimizer_ends(self) -> None:
+        """The update is done: this step ends and the next one begins, so that steps tile."""
+        self._micro = 0
+        self._backward_done = False
+        if self.device is not None:
+            self.device.poll()
+        if not self.recorder.user_steps:
+            self._begin_step()
+
+    def _open_step(self) -> None:
+        if self.stepper is not None and not self._step_open and not self.recorder.user_steps:
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        number = _next_step.get(self.recorder, 0)
+        _next_step[self.recorder] = number + 1
+        self.recorder.begin_step(number)
+        self._step_open = True
+        if self._accumulates:
+            self.recorder.set_micro_step(0)
+
+    def _next_micro_step(self) -> None:
+        if not self._backward_done:
+            if self._accumulates and self.recorder.user_steps:
+                self.recorder.set_micro_step(self._micro)
+            return
+        self._backward_done = False
+        self._accumulates = True
+        self._micro += 1
+        self.recorder.set_micro_step(self._micro)
+
+    def stop_steps(self) -> None:
+        """End the step that is open; from now on nobody marks steps."""
+        self.stepper = None
+        if self._step_open and not self.recorder.user_steps:
+            try:
+                self.recorder.end_step()
+            except Exception as error:
+                failed("step", error)
+        self._step_open = False

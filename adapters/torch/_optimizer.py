@@ -1,0 +1,137 @@
+"""The optimizer's step, which ends a training step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracekit import recorder
+from tracekit.adapters.torch._loop import OPTIMIZER, Loop
+from tracekit.adapters.torch._patch import Watch, patch
+
+__all__ = ["watch_optimizer"]
+
+
+def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
+    """Record the steps of an optimizer; returns what undoes it.
+
+    The first optimizer of a loop is the one whose step ends a training step.
+    """
+    if _optimizers.get(optimizer) is not None:
+        return []
+    watched = _Watched(loop)
+    undo = [_optimizers.add(optimizer, watched)]
+    if loop.stepper is None:
+        loop.stepper = watched
+        undo.append(watched.stop)
+    try:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            undo.append(_replace_step(optimizer))
+        else:
+            undo.append(patch(type(optimizer), "step", _traced_method))
+    except Exception as error:
+        recorder.say_once(
+            f"PyTorch adapter: the steps of {type(optimizer).__name__} are not recorded ({error});"
+            " mark them with tracekit.step(i)"
+        )
+    return undo
+
+
+class _Watched:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def step(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        loop = self._loop
+        if loop.is_inside(OPTIMIZER):
+            return call(*args, **kwargs)
+        loop.optimizer_begins()
+        result = loop.run(OPTIMIZER, call, args, kwargs)
+        if loop.stepper is self:
+            loop.optimizer_ends()
+        return result
+
+    def stop(self) -> None:
+        if self._loop.stepper is self:
+            self._loop.stop_steps()
+
+
+_optimizers: Watch[_Watched] = Watch()
+
+
+def _traced_method(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For optimizers that are not torch's."""
+
+    @functools.wraps(original)
+    def step(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        watched = _optimizers.get(self)
+        if watched is None:
+            return original(self, *args, **kwargs)
+        return watched.step(original, (self, *args), kwargs)
+
+    return step
+
+
+class _Step:
+    """Stands in for the bound method ``optimizer.step`` without keeping the optimizer alive.
+
+    It lies in the optimizer's own dictionary, as a learning rate scheduler puts its wrapper
+    there: pickles and copies of a torch optimizer leave that out. A scheduler made earlier is
+    called through; one made later finds the ``__func__`` that it asks for.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        current = optimizer.step
+        self._optimizer = weakref.ref(optimizer)
+        self._own = vars(optimizer).get("step")
+        self._function = current.__func__ if isinstance(current, types.MethodType) else None
+        functools.update_wrapper(self, current)
+        del self.__wrapped__  # type: ignore[attr-defined]
+        with contextlib.suppress(TypeError, ValueError):
+            self.__signature__ = inspect.signature(current)
+
+    @property
+    def __self__(self) -> Any:
+        return self._optimizer()
+
+    @property
+    def __func__(self) -> Callable[..., Any]:
+        def step(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self(*args, **kwargs)
+
+        return functools.update_wrapper(step, self._function or self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        optimizer = self._optimizer()
+        function = self._function
+        call = types.MethodType(function, optimizer) if function is not None else self._own
+        assert call is not None
+        watched = _optimizers.get(optimizer)
+        if watched is None or torch.compiler.is_compiling():
+            return call(*args, **kwargs)
+        return watched.step(call, args, kwargs)
+
+
+def _replace_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    ours = _Step(optimizer)
+    own = vars(optimizer).get("step")
+    optimizer.step = ours  # type: ignore[method-assign]
+    reference = weakref.ref(optimizer)
+
+    def put_back() -> None:
+        optimizer = reference()
+        # A scheduler that was made meanwhile has wrapped ours: then ours passes through below it.
+        if optimizer is not None and vars(optimizer).get("step") is ours:
+            if own is None:
+                del optimizer.step
+            else:
+                optimizer.step = own  # type: ignore[method-assign]
+
+    return put_back
