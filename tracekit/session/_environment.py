@@ -8,8 +8,9 @@ import platform
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from tracekit.journal.process import boot_id, namespace, process_start
 
 __all__ = ["PARENT", "Environment", "Machine", "machine", "read_environment"]
 
@@ -51,9 +52,11 @@ class Machine:
 
     host: str
     boot_id: str
-    time_namespace: str
+    time_ns: str
+    """The time namespace: its monotonic clock may differ from the host's."""
+    pid_ns: str
     pid: int
-    pid_start: int
+    pid_start: int | None
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -92,10 +95,11 @@ def machine() -> Machine:
     """Ask the kernel who this process is."""
     return Machine(
         host=socket.gethostname() or platform.node() or "localhost",
-        boot_id=_text("/proc/sys/kernel/random/boot_id") or "unknown",
-        time_namespace=_link("/proc/self/ns/time"),
+        boot_id=boot_id(),
+        time_ns=namespace("time"),
+        pid_ns=namespace("pid"),
         pid=os.getpid(),
-        pid_start=_start_of(os.getpid()),
+        pid_start=process_start(os.getpid()),
     )
 
 
@@ -151,25 +155,3 @@ def _number(text: str | None) -> int | None:
         return int(text) if text else None
     except ValueError:
         return None
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
-def _start_of(pid: int) -> int:
-    """The kernel's start time of a process, which tells a pid from its next owner; 0 unknown."""
-    try:
-        return int(_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[19])
-    except (IndexError, ValueError):
-        return 0

@@ -161,12 +161,13 @@ class Session:
 
     def _describe(self, identity: Identity, place: _Place) -> dict[str, Any]:
         here = self._machine
-        domain = f"{here.boot_id}:{here.time_namespace}"
+        domain = f"{here.boot_id}:{here.time_ns}"
         stacks = self._stacks
         return {
             **asdict(identity),
             **asdict(here),
             "label": self._label_used,
+            "provisional": identity.assumed,
             "launcher": self._environment.launcher,
             "clock_domain": domain,
             "clock_offset_ns": clock_offset(place.attempt_dir, domain, _offset_now()),
