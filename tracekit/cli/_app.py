@@ -1,0 +1,40 @@
+"""The sub-commands joined into one program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tracekit.cli import agent, analyze, collect, compact, demo, plugins
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="The black box of distributed training: what every rank did, and why the others waited.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from tracekit import __version__
+
+        typer.echo(f"tracekit {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for command in (demo, analyze, compact, collect, agent, plugins):
+    app.command(command.__name__.rpartition(".")[2])(command.command)

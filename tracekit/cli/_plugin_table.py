@@ -1,0 +1,62 @@
+"""The plug-ins by name. Built-in ones stand here, so that a checkout needs no installation;
+entry points are for other people's packages. Nothing is imported to list them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any
+
+__all__ = ["BUILT_IN", "Plugin", "list_plugins"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """An adapter or an exporter, and what it takes to import it."""
+
+    shape: str
+    """adapter or exporter"""
+    name: str
+    module: str
+    purpose: str
+    extra: str | None = None
+    """What to install as ``tracekit-blackbox[extra]``."""
+    needs: tuple[str, ...] = ()
+    """The packages it imports."""
+    origin: str = "tracekit"
+    """The distribution it comes from."""
+
+    @property
+    def missing(self) -> list[str]:
+        return [package for package in self.needs if find_spec(package) is None]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "importable": not self.missing}
+
+
+BUILT_IN = (
+    Plugin(
+        "adapter",
+        "torch",
+        "tracekit.adapters.torch",
+        "traces PyTorch training, live: trace(model, optimizer=, loader=)",
+        extra="torch",
+        needs=("torch",),
+    ),
+)
+"""Sorted by shape and name; a test compares it with what is in the folders."""
+
+
+def list_plugins() -> list[Plugin]:
+    """The built-in plug-ins, then those that installed packages offer."""
+    return [*BUILT_IN, *_offered("adapter"), *_offered("exporter")]
+
+
+def _offered(shape: str) -> list[Plugin]:
+    found = []
+    for point in entry_points(group=f"tracekit.{shape}s"):
+        origin = point.dist.name if point.dist is not None else "unknown"
+        purpose = f"of another package: {point.value}"
+        found.append(Plugin(shape, point.name, point.module, purpose, origin=origin))
+    return sorted(found, key=lambda plugin: plugin.name)
