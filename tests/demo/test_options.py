@@ -38,5 +38,5 @@ def test_what_cannot_be_meant_is_refused(texts: list[str], reason: str) -> None:
 def test_the_worker_is_told_all() -> None:
     training = Training(steps=9, faults=(Fault("data", 1),), size=0.2, every=3, batchnorm=False)
     assert training.arguments() == (
-        "--steps 9 --size 0.2 --every 3 --fault data:1 --no-batchnorm".split()
+        ["--steps", "9", "--size", "0.2", "--every", "3", "--fault", "data:1", "--no-batchnorm"]
     )
