@@ -33,7 +33,7 @@ from tracekit.journal.format import (
 from tracekit.journal.process import is_alive
 from tracekit.journal.records import Ints, Records, committed, read_records
 from tracekit.journal.slots import Run, clip, count
-from tracekit.model.record import RECORD_BYTES, RECORD_WORDS
+from tracekit.model.record import COMMIT, RECORD_BYTES, RECORD_WORDS, Flag, RecordType
 
 __all__ = ["Anchor", "JournalReader", "Segment", "find_journals", "open_journal"]
 
@@ -110,7 +110,7 @@ class JournalReader:
         self._open = self._table(*open_, RECORD_WORDS)
         self._groups = self._table(*group, 4)
         self._anchors = self._table(*anchor, 2)
-        self.slots = self.segment_bytes // RECORD_BYTES
+        self.slots: int = self.segment_bytes // RECORD_BYTES
         """Slots of one segment, the header's included."""
         if self.chunk_bytes % RECORD_BYTES or not self.chunk_bytes:
             raise FormatError(self.path, f"chunks of {self.chunk_bytes} bytes")
@@ -269,6 +269,19 @@ class JournalReader:
             if place in names and (enqueued or completed)
         }
 
+    def last_end(self) -> int:
+        """The latest end of a host's span in the newest segments; monotonic, 0 without any."""
+        last = 0
+        for number in sorted(self.segments)[-3:]:
+            words = self.segments[number].words
+            types = words[:, COMMIT] & (RECORD_BYTES - 1)
+            spans = committed(words, number, self.chunk_slots)
+            spans &= (types == RecordType.SPAN) | (types == RecordType.COLLECTIVE)
+            spans &= (words[:, 2] & int(Flag.DEVICE)) == 0
+            rows = words[spans]
+            last = max(last, int((rows[:, 0] + rows[:, 1]).max(initial=0)))
+        return last
+
     def finished(self, segment: Segment) -> bool:
         """Whether nobody writes into a segment any more."""
         return not self.writing() or segment.number < self.live(Live.RETIRED)
@@ -302,7 +315,8 @@ class JournalReader:
     @property
     def chunk_slots(self) -> int:
         """Slots of a chunk."""
-        return int(self.chunk_bytes // RECORD_BYTES)
+        chunk_slots: int = self.chunk_bytes // RECORD_BYTES
+        return chunk_slots
 
     # One converter at a time
 
