@@ -265,6 +265,7 @@ class Session:
         command += ["--attempt", str(self.identity.attempt)]
         command += ["--ranks", str(self.identity.local_world_size)]
         command += ["--journal", str(place.journal_dir)]
+        command += ["--host", host8(self._machine.host, self._machine.boot_id)]
         if self.options.stall_s is not None:
             command += ["--stall", str(self.options.stall_s)]
         try:

@@ -1,0 +1,239 @@
+"""The agent of a node: turns the journals of its ranks into Parquet while they train.
+
+It is started by local rank 0 in a session of its own, without torch; it outlives the ranks and
+ends when all of them are gone and everything is shipped. When it dies, nothing is lost: every
+later command reads the journals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit.agent._watch import Vitals, Watch
+from tracekit.dataset import convert, drop_covered_segments, finalize
+from tracekit.errors import TracekitError
+from tracekit.journal.format import Live
+from tracekit.journal.process import boot_id
+from tracekit.journal.reader import JournalReader, find_journals, open_journal
+from tracekit.model import host8, kind_code
+from tracekit.model.record import RecordType
+
+__all__ = ["Agent", "AgentOptions", "main"]
+
+_TICK_S = 0.5
+_SHIP_EVERY_S = 5.0
+_WAIT_FOR_RANKS_S = 120.0
+_NEWEST_STEPS = 64
+_STEP = kind_code("step")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What an agent serves: a run, an attempt, where its host's journals lie.
+
+    ``host`` is the host's eight digits in file names, ``ranks`` how many ranks are expected on
+    it; ``stall_s`` replaces the least time after which a step counts as stalled.
+    """
+
+    run_dir: Path
+    host: str
+    attempt: int = 0
+    ranks: int = 1
+    journals: tuple[Path, ...] = ()
+    stall_s: float | None = None
+
+
+class Agent:
+    """Serves the ranks of one host in one attempt; one agent at a time does so."""
+
+    def __init__(self, options: AgentOptions) -> None:
+        self.options = options
+        self.attempt_dir = options.run_dir / f"attempt-{options.attempt:03d}"
+        self.folders = options.journals or (self.attempt_dir / "journal",)
+        self._host = options.host
+        self._journals: dict[str, JournalReader] = {}
+        self._watches: dict[str, Watch] = {}
+        self._done: set[str] = set()
+        self._bad: set[Path] = set()
+        self._ending = False
+
+    def run(self) -> int:
+        """Serve until all ranks are gone and shipped; 0 also when another agent does it."""
+        with contextlib.suppress(OSError):
+            os.nice(10)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        with self._alone() as alone:
+            if not alone:
+                return 0
+            begun = time.monotonic()
+            shipped = begun
+            while not self._ending:
+                self._guarded(self._discover)
+                self._guarded(self._watch)
+                now = time.monotonic()
+                if now - shipped >= _SHIP_EVERY_S:
+                    shipped = now
+                    self._guarded(self._ship)
+                self._guarded(self._finish)
+                if self._served(time.monotonic() - begun):
+                    return 0
+                time.sleep(_TICK_S)
+            self._guarded(self._ship)
+            self._guarded(self._finish)
+        return 0
+
+    def _end(self, *_: Any) -> None:
+        self._ending = True
+
+    def _served(self, waited_s: float) -> bool:
+        """Whether nothing is left to do here."""
+        if self._journals:
+            return False
+        if not self.attempt_dir.exists():
+            return True
+        enough = len(self._done) >= self.options.ranks
+        return enough or waited_s > _WAIT_FOR_RANKS_S
+
+    @contextlib.contextmanager
+    def _alone(self) -> Any:
+        """Hold the lock of this host's agent; False when another holds it."""
+        try:
+            path = self.attempt_dir / f"agent-{self._host}.lock"
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError:
+            yield False
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+            with contextlib.suppress(OSError):
+                path.unlink()
+        finally:
+            os.close(file)
+
+    # What it does, again and again
+
+    def _discover(self) -> None:
+        """Open the journals of this host that appeared, refresh the others."""
+        for folder in self.folders:
+            for head in find_journals(folder):
+                key = head.name
+                if head in self._bad or key in self._done or f".{self._host}-" not in key:
+                    continue
+                try:
+                    if key in self._journals:
+                        self._journals[key].refresh()
+                    else:
+                        self._journals[key] = open_journal(head)
+                except FileNotFoundError:
+                    continue
+                except TracekitError as error:
+                    self._bad.add(head)
+                    self._log(str(error))
+        for key, reader in list(self._journals.items()):
+            if not reader.path.exists():  # renamed: its rank or run became known
+                del self._journals[key]
+                self._watches.pop(key, None)
+
+    def _watch(self) -> None:
+        """Look whether a rank is stuck."""
+        for key, reader in self._journals.items():
+            if not reader.writing():
+                continue
+            watch = self._watches.get(key)
+            if watch is None:
+                watch = self._watches[key] = self._new_watch(reader)
+            watch.look(_vitals(reader), time.monotonic_ns(), reader.offset_ns)
+
+    def _new_watch(self, reader: JournalReader) -> Watch:
+        identity = reader.identity
+        stack_file = identity.get("stack_file")
+        watch = Watch(
+            reader.pid,
+            identity.get("stack_signal"),
+            Path(stack_file) if stack_file else None,
+            self.attempt_dir / "ranks" / f"{reader.stem}.stacks.json",
+        )
+        if self.options.stall_s is not None:
+            watch.stall_ns = int(self.options.stall_s * 1e9)
+        return watch
+
+    def _ship(self) -> None:
+        """Convert what was recorded since the last time."""
+        for reader in self._journals.values():
+            if reader.writing() and not convert(reader, self.options.run_dir).busy:
+                drop_covered_segments(reader, self.options.run_dir)
+
+    def _finish(self) -> None:
+        """Convert the rest of ranks that stopped or died, and remove their journals."""
+        for key, reader in list(self._journals.items()):
+            if reader.writing():
+                continue
+            if finalize(reader, self.options.run_dir).final:
+                del self._journals[key]
+                self._done.add(key)
+
+    def _guarded(self, work: Any) -> None:
+        """Whatever goes wrong with one thing, go on with the rest."""
+        try:
+            work()
+        except Exception:
+            self._log(traceback.format_exc())
+
+    def _log(self, message: str) -> None:
+        with (
+            contextlib.suppress(OSError),
+            open(self.attempt_dir / f"agent-{self._host}.log", "a") as file,
+        ):
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message.rstrip()}\n")
+
+
+def _vitals(reader: JournalReader) -> Vitals:
+    """What the head says about the progress of a rank."""
+    starts = [start for start, what, *_ in reader.open_rows().tolist() if what & 0xFF == _STEP]
+    return Vitals(
+        started=int(reader.identity.get("started_ns", 0)) - reader.offset_ns,
+        step_start=max(starts, default=None),
+        heartbeat=reader.live(Live.HEARTBEAT),
+        step_times=lambda: _step_times(reader),
+    )
+
+
+def _step_times(reader: JournalReader) -> list[int]:
+    """How long the newest steps took, from the segments that are still there; nanoseconds."""
+    times: list[int] = []
+    for records in reader.records():
+        steps = (records.types == RecordType.SPAN) & (records.rows[:, 2] & 0xFF == _STEP)
+        times += records.rows[steps, 1].tolist()
+    return times[-_NEWEST_STEPS:]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve the ranks of a run on this host until they are gone and everything is shipped."""
+    parser = argparse.ArgumentParser(prog="tracekit.agent", description=main.__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--attempt", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--journal", type=Path, action="append", default=[])
+    parser.add_argument("--host", default=host8(socket.gethostname(), boot_id()))
+    parser.add_argument("--stall", type=float, default=None)
+    given = parser.parse_args(argv)
+    options = AgentOptions(
+        given.run_dir, given.host, given.attempt, given.ranks, tuple(given.journal), given.stall
+    )
+    return Agent(options).run()
