@@ -243,8 +243,7 @@ class Session:
         self._write_rank_file(new, described)
         made.rank, made.world_size = identity.rank, identity.world_size
         self._writers[identity.rank] = made, writer, new
-        recorder.remove(made)
-        recorder.install(made)
+        recorder.renumber(made)
         if new.run_dir != old.run_dir:
             self._agent_started = False
             _remove_if_empty(old)
@@ -453,7 +452,8 @@ def _begin(options: Options) -> Session | None:
             try:
                 _session = Session(options, environment)
             except OSError as error:
-                say_once(f"nothing is recorded: {error}")
+                where = options.dir or environment.directory or "runs"
+                say_once(f"nothing is recorded: {where}: {error.strerror or error}")
         return _session
 
 
