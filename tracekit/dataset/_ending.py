@@ -160,7 +160,16 @@ def end_state(journal: JournalReader, state: Mapping[str, Any] | None = None) ->
     if not seen.get("state"):
         seen["state"] = _derived(journal)
         seen.setdefault("source", "journal")
+    if seen["state"] in ("clean", "exit"):
+        for fact in journal.definitions.facts:
+            if fact.name == "exception":
+                seen = {**_object(fact.value), **seen, "state": "exception"}
     return {**seen, "attempt": journal.attempt, "rank": journal.rank, "stem": journal.stem}
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    return value if isinstance(value, dict) else {}
 
 
 def _derived(journal: JournalReader) -> str:

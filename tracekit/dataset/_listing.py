@@ -93,7 +93,8 @@ def _sorted_out(paths: dict[str, list[Path]]) -> Listing:
         counting = []
         for footer in listing.files[table]:
             # What came from no journal has no batch, and a compacted file stands for itself.
-            if not footer.held or footer.replaces or footer.name in readable:
+            journals = any(held.stem for held in footer.held)
+            if not journals or footer.replaces or footer.name in readable:
                 counting.append(footer)
             elif footer.name in damaged:
                 listing.unsure.append(footer)

@@ -41,7 +41,15 @@ from tracekit.journal.reader import JournalReader
 from tracekit.journal.records import Records
 from tracekit.journal.slots import merge
 
-__all__ = ["Converted", "convert", "drop_covered_segments", "finalize", "origin_of"]
+__all__ = [
+    "Converted",
+    "convert",
+    "drop_covered_segments",
+    "finalize",
+    "origin_of",
+    "run_id_of",
+    "run_json",
+]
 
 _BATCH_RECORDS = 4 << 16
 
@@ -65,13 +73,18 @@ def origin_of(journal: JournalReader, run_dir: Path) -> Origin:
     return Origin(run_id, journal.attempt, journal.rank, journal.offset_ns)
 
 
-def run_id_of(run_dir: Path) -> str:
-    """The id of a run: what ``run.json`` says, else the name of its directory."""
+def run_json(run_dir: Path) -> dict[str, Any]:
+    """What ``run.json`` says of a run; nothing where it cannot be read."""
     try:
         held = json.loads((run_dir / "run.json").read_bytes())
-        return str(held.get("uid") or run_dir.resolve().name)
-    except (OSError, ValueError, AttributeError):
-        return run_dir.resolve().name
+    except (OSError, ValueError):
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def run_id_of(run_dir: Path) -> str:
+    """The id of a run: what ``run.json`` says, else the name of its directory."""
+    return str(run_json(run_dir).get("uid") or run_dir.resolve().name)
 
 
 def convert(
@@ -225,6 +238,7 @@ class _Work:
             slots=slots,
             defined=journal.definitions.end,
             ids=_id_range(spans),
+            spans=len(spans),
             collectives=len(spans) - spans["collective_op"].null_count,
             world_size=journal.identity.get("world_size"),
             final=final,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracekit.dataset.schema import SCHEMA_VERSION, TABLES, cast, mismatch
@@ -36,7 +37,6 @@ __all__ = [
     "write_table",
 ]
 
-ROW_GROUP = 128 << 10
 _COVERS = b"tracekit.covers"
 _REPLACES = b"tracekit.replaces"
 _SCHEMA = b"tracekit.schema"
@@ -51,7 +51,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a file holds of one journal.
+    """What a file holds of one journal; ``stem`` is empty for rows that come from none.
 
     ``slots`` and ``defined`` (bytes of definitions) are the parts of the journal that need not be
     read any more. ``ids`` is the range of span ids. ``final`` is there once the journal's open
@@ -64,6 +64,7 @@ class Held:
     slots: list[Run] = field(default_factory=list)
     defined: int = 0
     ids: tuple[int, int] = (0, 0)
+    spans: int = 0
     collectives: int = 0
     world_size: int | None = None
     final: Mapping[str, Any] | None = None
@@ -71,7 +72,8 @@ class Held:
     def as_json(self) -> dict[str, Any]:
         """The form in a footer; what is nothing is left out."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in values.items() if value or name in ("rank", "slots")}
+        always = ("rank", "slots", "stem")
+        return {name: value for name, value in values.items() if value or name in always}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def write_file(
     held: Sequence[Held] = (),
     replaces: Iterable[str] = (),
     *,
+    row_group: int = 32 << 10,
     sync: bool = False,
 ) -> None:
     """Write rows of one table of a run as one file; with ``sync`` it is on the disk then."""
@@ -163,7 +166,7 @@ def write_file(
             column_encoding=deltas,
         ) as writer:
             for rows in tables:
-                writer.write_table(rows, row_group_size=ROW_GROUP)
+                writer.write_table(rows, row_group_size=row_group)
         if sync:
             file.flush()
             os.fsync(file.fileno())
@@ -178,18 +181,28 @@ def _leaves(schema: pa.Schema) -> list[str]:
 
 
 def write_table(
-    run_dir: Path, table: str, rows: pa.Table, *, attempt: int = 0, rank: int = 0
-) -> Path:
-    """Write rows that come from no journal as a part of a run; for importers and tests.
+    run_dir: Path, table: str, rows: pa.Table, *, world_size: int | None = None
+) -> list[Path]:
+    """Write rows that come from no journal as parts of a run, one a rank; for importers and tests.
 
-    Missing columns that may be null are added; raises ``InputError`` for what does not fit.
+    Columns that may be null may be missing; raises ``InputError`` for what does not fit.
     """
-    final = part_folder(run_dir, table, attempt, rank) / batch_name("table", 0)
     wrong = mismatch(rows.schema, TABLES[table])
     if wrong:
-        raise InputError(final, wrong)
-    write_file(final, table, [cast(rows, TABLES[table])])
-    return final
+        raise InputError(run_dir / table, wrong)
+    rows = cast(rows, TABLES[table])
+    groups = rows.group_by(["attempt", "rank"]).aggregate([]).to_pylist()
+    written = []
+    for group in groups:
+        attempt, rank = group["attempt"], group["rank"]
+        of_rank = pc.is_null(rows["rank"]) if rank is None else pc.equal(rows["rank"], rank)
+        mine = rows.filter(pc.and_(of_rank, pc.equal(rows["attempt"], attempt)))
+        held = [] if rank is None else [Held(attempt, rank, "", world_size=world_size)]
+        folder = part_folder(run_dir, table, attempt, rank or 0)
+        final = folder / batch_name("table", 0)
+        write_file(final, table, [mine], held)
+        written.append(final)
+    return written
 
 
 def read_footer(path: Path, table: str) -> Footer:
@@ -244,6 +257,7 @@ def _held(value: Mapping[str, Any]) -> Held:
         slots=[(int(first), int(end)) for first, end in value["slots"]],
         defined=int(value.get("defined", 0)),
         ids=(int(first), int(last)),
+        spans=int(value.get("spans", 0)),
         collectives=int(value.get("collectives", 0)),
         world_size=value.get("world_size"),
         final=value.get("final"),
