@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from tracekit import recorder
-from tracekit.errors import UsageError
 from tracekit.journal import JournalWriter
 from tracekit.model import host8
 from tracekit.recorder import Recorder, say_once
@@ -28,47 +26,15 @@ from tracekit.session._environment import (
     machine,
     read_environment,
 )
-from tracekit.session._rundir import (
-    clock_offset,
-    fresh_uid,
-    join_by_cluster,
-    journal_folder,
-    run_directory,
-)
+from tracekit.session._identity import Identity, Options, identity_of
+from tracekit.session._launch import launch_agent
+from tracekit.session._rundir import clock_offset, journal_folder, run_directory
 from tracekit.session._stacks import StackSignal
 
 __all__ = ["Session", "current_session", "start", "stop"]
 
 _VERSION = "0.1.0"
 _ASSUMED = "no rank in the environment: this process is rank 0 of 1 until told more"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What ``start`` was asked for; None where the environment decides."""
-
-    run: str | None = None
-    dir: str | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    agent: bool = True
-    quota_bytes: int = 1 << 30
-    segment_bytes: int = 4 << 20
-    stall_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which rank of which attempt of which run; ``assumed`` when nobody said the rank."""
-
-    uid: str
-    uid_source: str
-    attempt: int
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    assumed: bool
 
 
 @dataclass(slots=True)
@@ -96,7 +62,7 @@ class Session:
         if parent is not None and options.dir is None:
             self._base = Path(str(parent.get("dir", self._base)))
             self._label = self._label or str(parent.get("label", "run"))
-        self.identity = _identity(options, environment, self._base)
+        self.identity = identity_of(options, environment, self._base)
         self.run_dir: Path = self._base
         self._agent_started = False
         self._stacks: StackSignal | None = None
@@ -255,32 +221,13 @@ class Session:
         if self._agent_started or not self.options.agent or self.identity.local_rank != 0:
             return
         _, _, place = self._writers[self.identity.rank]
-        package = str(Path(__file__).resolve().parents[2])
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [package, *filter(None, [environment.get("PYTHONPATH")])]
-        )
-        command = [sys.executable, "-m", "tracekit.agent", str(place.run_dir)]
-        command += ["--attempt", str(self.identity.attempt)]
-        command += ["--ranks", str(self.identity.local_world_size)]
-        command += ["--journal", str(place.journal_dir)]
-        command += ["--host", host8(self._machine.host, self._machine.boot_id)]
+        arguments = ["--attempt", str(self.identity.attempt)]
+        arguments += ["--ranks", str(self.identity.local_world_size)]
+        arguments += ["--journal", str(place.journal_dir)]
+        arguments += ["--host", host8(self._machine.host, self._machine.boot_id)]
         if self.options.stall_s is not None:
-            command += ["--stall", str(self.options.stall_s)]
-        try:
-            subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                cwd="/",
-                start_new_session=True,
-                close_fds=True,
-            ).returncode = 0  # it outlives us: no warning that it still runs
-            self._agent_started = True
-        except Exception as error:
-            say_once(f"no agent runs, the journals are read later: {error}")
+            arguments += ["--stall", str(self.options.stall_s)]
+        self._agent_started = launch_agent(place.run_dir, arguments)
 
     def _tell_children(self) -> None:
         """Let processes that this one spawns join the run; forked ones stay silent."""
@@ -309,54 +256,6 @@ class Session:
             self._writers.clear()
             if self._stacks is not None:
                 self._stacks.close()
-
-
-def _identity(options: Options, environment: Environment, base: Path) -> Identity:
-    """Decide who this process is: arguments win, then the launcher, then rank 0 of 1."""
-    rank, world = options.rank, options.world_size
-    local_rank, local_world = environment.local_rank, environment.local_world_size
-    if rank is None:
-        rank = environment.rank
-    else:
-        local_rank = rank if local_rank is None else local_rank
-    if world is None:
-        world = environment.world_size
-    assumed = rank is None
-    if world is None:
-        world = 1 if rank is None else rank + 1
-    if rank is None:
-        rank = 0
-    if not 0 <= rank < world:
-        raise UsageError(f"rank {rank} is not one of {world} ranks")
-    parent = environment.parent
-    if environment.uid is not None:
-        uid, source = environment.uid, "launcher"
-    elif parent is not None and parent.get("uid"):
-        uid, source = str(parent["uid"]), "parent"
-    elif environment.cluster is not None and world > 1:
-        uid, source = _join(base, environment.cluster), "cluster"
-    else:
-        uid, source = fresh_uid(), "fresh"
-    attempt = environment.attempt
-    if source == "parent" and parent is not None:
-        attempt = int(parent.get("attempt", attempt))
-    return Identity(
-        uid=uid,
-        uid_source=source,
-        attempt=attempt,
-        rank=rank,
-        world_size=world,
-        local_rank=local_rank if local_rank is not None else rank,
-        local_world_size=local_world or world,
-        assumed=assumed,
-    )
-
-
-def _join(base: Path, cluster: str) -> str:
-    try:
-        return join_by_cluster(base, cluster)
-    except OSError:
-        return fresh_uid()
 
 
 def _offset_now() -> int:
