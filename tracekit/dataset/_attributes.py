@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tracekit.dataset.schema import SPANS
 from tracekit.journal.definitions import Definitions, clean, json_text
-from tracekit.journal.records import Bools, Ints
+from tracekit.journal.records import Bools, Ints, Records
 from tracekit.model.record import RecordType
 
 __all__ = ["Attributes", "attributes", "texts"]
@@ -34,7 +34,7 @@ class Attributes:
 
     column: pa.Array
     launch_ns: Ints
-    has_launch: Bools
+    launched: Bools
     devices: list[str] = field(default_factory=list)
     device: Ints | None = None
     """Per row the place in ``devices``, -1 for none."""
@@ -50,13 +50,13 @@ class _Builder:
     entries: list[tuple[Ints, Ints, int, Any]] = field(default_factory=list)
     """Continuations, place of the entry in each one's, key, values."""
     launch: Ints = field(init=False)
-    has_launch: Bools = field(init=False)
+    launched: Bools = field(init=False)
     device: Ints | None = None
     devices: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.launch = np.zeros(self.rows, np.int64)
-        self.has_launch = np.zeros(self.rows, bool)
+        self.launched = np.zeros(self.rows, bool)
 
     def key(self, text: str) -> int:
         return self.keys.setdefault(text, len(self.keys))
@@ -68,20 +68,14 @@ class _Builder:
 
 
 def attributes(
-    rows: Ints,
-    types: Ints,
-    owners: Ints,
-    place: Ints,
-    count: int,
-    definitions: Definitions,
-    *,
-    reserved: bool,
+    records: Records, place: Ints, count: int, definitions: Definitions, *, reserved: bool
 ) -> Attributes:
     """Gather the attributes of the records that ``place`` gives a row (-1: none) of ``count``.
 
     With ``reserved`` the attributes ``launch_ns`` and ``device`` are taken out of the maps.
     """
     build = _Builder(count, reserved)
+    rows, types, owners = records.rows, records.types, records.owners
     found = np.flatnonzero((types == RecordType.VALUES) | (types == RecordType.JSON))
     found = found[owners[found] >= 0]
     targets = place[owners[found]]
@@ -95,7 +89,7 @@ def attributes(
     _take_values(build, rows, found, targets, details, np.flatnonzero(~is_json), sizes, definitions)
     _take_json(build, rows, found, targets, details, np.flatnonzero(is_json), sizes)
     column = _maps(build, targets, sizes)
-    return Attributes(column, build.launch, build.has_launch, list(build.devices), build.device)
+    return Attributes(column, build.launch, build.launched, list(build.devices), build.device)
 
 
 def _take_values(
@@ -125,7 +119,7 @@ def _take_values(
             words = rows[found[group], 1 + position]
             if build.reserved and key == "launch_ns" and letter == "i":
                 build.launch[targets[group]] = words
-                build.has_launch[targets[group]] = True
+                build.launched[targets[group]] = True
                 continue
             if build.reserved and key == "device" and letter == "s":
                 names = {id_: _plain(definitions, id_) for id_ in np.unique(words).tolist()}
@@ -202,7 +196,7 @@ def _take_json(
         for key, value, text in items:
             if build.reserved and key == "launch_ns" and type(value) is int:
                 build.launch[targets[first]] = value
-                build.has_launch[targets[first]] = True
+                build.launched[targets[first]] = True
             elif build.reserved and key == "device" and isinstance(value, str):
                 build.set_device(targets[first : first + 1], [clean(value)])
             else:
@@ -258,8 +252,9 @@ def _maps(build: _Builder, targets: Ints, sizes: Ints) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(ends, mask=empty), names, items)
 
 
-def texts(rows: Ints, types: Ints, owners: Ints, place: Ints, count: int) -> list[str | None]:
+def texts(records: Records, place: Ints, count: int) -> list[str | None]:
     """The texts of events by row."""
+    rows, types, owners = records.rows, records.types, records.owners
     found = np.flatnonzero(types == RecordType.TEXT)
     found = found[owners[found] >= 0]
     result: list[str | None] = [None] * count

@@ -21,12 +21,10 @@ from tracekit.dataset.parts import write_file
 from tracekit.errors import InputError
 from tracekit.journal.format import Live
 from tracekit.journal.reader import JournalReader, find_journals, open_journal
-from tracekit.journal.records import Records
 from tracekit.journal.slots import Run
 
 __all__ = ["Opened", "Rest", "Scratch", "open_journals", "rest_of"]
 
-_BATCH_RECORDS = 4 << 16
 _IN_MEMORY_ROWS = 2 << 20
 _TRIES = 5
 
@@ -141,13 +139,11 @@ def rest_of(
     origin = origin_of(journal, run_dir)
     ids = end.rows[:, 7].tolist()
     known = [closed_in(listing.files["spans"], journal.attempt, journal.stem, ids)]
-    batch: list[Records] = []
-
-    def flush() -> None:
-        if not batch:
-            return
+    for records in journal.records(slots):
+        rest.torn += records.torn
+        rest.slots += records.taken
         journal.read_definitions()
-        spans, events = decode(batch, journal.definitions, origin)
+        spans, events = decode(records, journal.definitions, origin)
         known.append(spans.select(["span_id"]))
         rest.rows += len(spans)
         rest.collectives += len(spans) - spans["collective_op"].null_count
@@ -155,15 +151,6 @@ def rest_of(
             rest.spans.append(scratch.keep("spans", spans))
         if len(events):
             rest.events.append(scratch.keep("events", events))
-        batch.clear()
-
-    for records in journal.records(slots):
-        rest.torn += records.torn
-        rest.slots += records.taken
-        if sum(map(len, batch)) + len(records) > _BATCH_RECORDS:
-            flush()
-        batch.append(records)
-    flush()
     opened = end.open_spans(journal, origin, known)
     rest.opened = len(opened)
     if len(opened):

@@ -219,7 +219,9 @@ class _Work:
         """Write one batch: the file of spans last, which makes it count."""
         journal, origin = self.journal, self.origin
         journal.read_definitions()
-        spans, events = decode(batch, journal.definitions, origin)
+        decoded = [decode(records, journal.definitions, origin) for records in batch]
+        spans = [rows for rows, _ in decoded]
+        events = [rows for _, rows in decoded]
         new = [fact for fact in journal.definitions.facts if fact.end > self.defined]
         facts = fact_rows(new, origin, journal.identity.get("host"))
         slots = merge(run for records in batch for run in records.taken)
@@ -228,7 +230,7 @@ class _Work:
         if end is not None:
             lost = lost_records(journal, self.slots)
             opened = self._open_spans(end, spans)
-            spans = pa.concat_tables([spans, opened]).unify_dictionaries()
+            spans.append(opened)
             facts += summary(journal, origin, lost)
             final = {"open": len(opened), "dropped": lost, "torn": self.torn}
         held = Held(
@@ -238,40 +240,39 @@ class _Work:
             slots=slots,
             defined=journal.definitions.end,
             ids=_id_range(spans),
-            spans=len(spans),
-            collectives=len(spans) - spans["collective_op"].null_count,
+            spans=sum(map(len, spans)),
+            collectives=sum(len(rows) - rows["collective_op"].null_count for rows in spans),
             world_size=journal.identity.get("world_size"),
             final=final,
         )
         name = batch_name(journal.process, slots[0][0] if slots else 0)
-        for table, rows in (("facts", table_of(facts)), ("events", events), ("spans", spans)):
-            if not len(rows) and table != "spans":
+        for table, tables in (("facts", [table_of(facts)]), ("events", events), ("spans", spans)):
+            if not any(map(len, tables)) and table != "spans":
                 continue
             folder = part_folder(self.run_dir, table, origin.attempt, origin.rank)
-            write_file(folder / name, table, [rows], [held], sync=self.sync)
+            write_file(folder / name, table, tables, [held], sync=self.sync)
             self.done.files.append(folder / name)
         self.defined = held.defined
-        self.done.spans += len(spans)
-        self.done.events += len(events)
+        self.done.spans += held.spans
+        self.done.events += sum(map(len, events))
         self.done.facts += len(facts)
 
-    def _open_spans(self, end: Ending, spans: pa.Table) -> pa.Table:
+    def _open_spans(self, end: Ending, spans: list[pa.Table]) -> pa.Table:
         """The spans that no record closed, neither in this batch nor in files."""
         files = [*self.listing.files["spans"], *map(self._footer, self.done.files)]
         ids = end.rows[:, 7].tolist()
         before = closed_in(files, self.origin.attempt, self.journal.stem, ids)
-        return end.open_spans(self.journal, self.origin, [spans, before])
+        return end.open_spans(self.journal, self.origin, [*spans, before])
 
     @staticmethod
     def _footer(path: Path) -> Footer:
         return read_footer(path, path.parents[2].name)
 
 
-def _id_range(spans: pa.Table) -> tuple[int, int]:
-    if not len(spans):
-        return 0, 0
-    ids = spans["span_id"].to_numpy()
-    return int(ids.min()), int(ids.max())
+def _id_range(spans: list[pa.Table]) -> tuple[int, int]:
+    ids = [rows["span_id"].to_numpy() for rows in spans if len(rows)]
+    ends = [int(end) for some in ids for end in (some.min(), some.max())]
+    return min(ends, default=0), max(ends, default=0)
 
 
 def _flush(listing: Listing) -> None:

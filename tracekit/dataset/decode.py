@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.dataset._attributes import Attributes, attributes, texts
-from tracekit.dataset._columns import by_id, choice, constant, nullable
+from tracekit.dataset._columns import Nulls, by_id, choice, constant, integers
 from tracekit.dataset.schema import EVENTS, SPANS
 from tracekit.journal.definitions import Definitions
 from tracekit.journal.records import Bools, Ints, Records
@@ -27,7 +26,9 @@ from tracekit.model.record import (
 
 __all__ = ["Origin", "SpanWords", "decode", "span_table"]
 
-_KINDS = dict(enumerate(KINDS))
+_KINDS: dict[int, str | None] = dict(enumerate(KINDS))
+_OF_COLLECTIVES = [name for name in SPANS.names if name.startswith("collective_")]
+_OF_COLLECTIVES += ["group_size", "peer_rank"]
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _DISTANCE_MASK = (1 << DISTANCE_BITS) - 1
 _MICRO_MASK = (1 << STEP_BITS) - 1
@@ -59,37 +60,16 @@ class SpanWords:
     size: Ints
 
 
-def decode(
-    records: Sequence[Records], definitions: Definitions, origin: Origin
-) -> tuple[pa.Table, pa.Table]:
+def decode(records: Records, definitions: Definitions, origin: Origin) -> tuple[pa.Table, pa.Table]:
     """The spans and the events among records."""
-    if not records:
-        return SPANS.empty_table(), EVENTS.empty_table()
-    rows = np.concatenate([batch.rows for batch in records])
-    types = np.concatenate([batch.types for batch in records])
-    lanes = np.concatenate([batch.lanes for batch in records])
-    firsts = np.cumsum([0, *(len(batch) for batch in records[:-1])])
-    owners = np.concatenate(
-        [
-            np.where(batch.owners < 0, -1, batch.owners + first)
-            for batch, first in zip(records, firsts.tolist(), strict=True)
-        ]
-    )
+    types = records.types
+    words = np.ascontiguousarray(records.rows.T)
     spans = np.flatnonzero((types == RecordType.SPAN) | (types == RecordType.COLLECTIVE))
-    words = _span_words(rows[spans], types[spans], lanes[spans])
-    taken = attributes(
-        rows,
-        types,
-        owners,
-        _places(spans, len(rows)),
-        len(spans),
-        definitions,
-        reserved=True,
-    )
     events = np.flatnonzero(types == RecordType.EVENT)
+    taken = attributes(records, _places(spans, len(types)), len(spans), definitions, reserved=True)
     return (
-        span_table(words, definitions, origin, taken),
-        _events(rows, types, owners, events, definitions, origin),
+        span_table(_span_words(words, records, spans), definitions, origin, taken),
+        _events(words, records, events, definitions, origin),
     )
 
 
@@ -100,20 +80,20 @@ def _places(members: Ints, count: int) -> Ints:
     return places
 
 
-def _span_words(rows: Ints, types: Ints, lanes: Ints) -> SpanWords:
-    """Split records into words and undo what their two forms do differently."""
-    start, duration, what, step, ids, parent, size, _ = np.ascontiguousarray(rows.T)
-    collective = types == RecordType.COLLECTIVE
-    site = np.zeros(len(rows), np.int64)
-    if collective.any():
-        places = np.flatnonzero(collective)
+def _span_words(words: Ints, records: Records, spans: Ints) -> SpanWords:
+    """The words of the spans, with what their two forms do differently undone."""
+    start, duration, what, step, ids, parent, size = (word[spans] for word in words[:7])
+    collective = records.types[spans] == RecordType.COLLECTIVE
+    site = np.zeros(len(spans), np.int64)
+    places = np.flatnonzero(collective)
+    if len(places):
         packed = ids[places]
         ids[places] = packed >> DISTANCE_BITS
         distance = packed & _DISTANCE_MASK
         site[places] = parent[places]
         parent[places] = np.where(distance > 0, ids[places] - distance, 0)
     lane = what >> LANE_SHIFT
-    lane = np.where(lane == 0, lanes, lane)
+    lane = np.where(lane == 0, records.lanes[spans], lane)
     return SpanWords(start, duration, what, lane, step, ids, parent, collective, site, size)
 
 
@@ -131,19 +111,17 @@ def span_table(
     step = words.step >> STEP_BITS
     micro = words.step & _MICRO_MASK
     columns: dict[str, pa.Array] = {
-        "run_id": constant(origin.run_id, count),
-        "attempt": pa.array(np.full(count, origin.attempt, np.int32)),
-        "rank": pa.array(np.full(count, origin.rank, np.int32)),
-        "step": nullable(step - 1, step == 0),
-        "micro_step": nullable(micro - 1, micro == 0, pa.int32()),
-        "kind": by_id(np.where((what & 0xFF) < len(KINDS), what & 0xFF, 0), _KINDS),
+        **_common(origin, count),
+        "step": integers(step - 1, Nulls(step == 0)),
+        "micro_step": integers(micro - 1, Nulls(micro == 0), pa.int32()),
+        "kind": by_id(what & 0xFF, _KINDS),
         "name": by_id(what >> NAME_SHIFT & NAME_MASK, definitions.names),
         "lane": by_id(words.lane, definitions.lanes),
         "clock": choice((what & int(Flag.DEVICE)) != 0, ["host", "device"]),
-        "span_id": pa.array(words.id),
-        "parent_id": nullable(words.parent, words.parent == 0),
-        "start_ns": pa.array(words.start + origin.offset_ns),
-        "duration_ns": pa.array(words.duration),
+        "span_id": integers(words.id),
+        "parent_id": integers(words.parent, Nulls(words.parent == 0)),
+        "start_ns": integers(words.start + origin.offset_ns),
+        "duration_ns": integers(words.duration),
         "launch_ns": pa.nulls(count, pa.int64()),
         "is_open": pa.array(np.full(count, is_open)),
         "status": choice((what & int(Flag.ERROR)) != 0, ["ok", "error"]),
@@ -155,67 +133,65 @@ def span_table(
         columns["status"] = pa.nulls(count, SPANS.field("status").type)
     if taken is not None:
         columns["attributes"] = taken.column
-        columns["launch_ns"] = nullable(taken.launch_ns + origin.offset_ns, ~taken.has_launch)
+        columns["launch_ns"] = integers(taken.launch_ns + origin.offset_ns, Nulls(~taken.launched))
         if taken.device is not None:
-            columns["device"] = choice(taken.device, taken.devices, taken.device < 0)
+            columns["device"] = choice(taken.device, taken.devices, Nulls(taken.device < 0))
     return pa.Table.from_arrays([columns[name] for name in SPANS.names], schema=SPANS)
+
+
+def _common(origin: Origin, count: int) -> dict[str, pa.Array]:
+    return {
+        "run_id": constant(origin.run_id, count),
+        "attempt": pa.array(np.full(count, origin.attempt, np.int32)),
+        "rank": pa.array(np.full(count, origin.rank, np.int32)),
+    }
 
 
 def _collectives(words: SpanWords, definitions: Definitions) -> dict[str, pa.Array]:
     """The columns of collectives, null in all other rows."""
     count = len(words.start)
-    names = [name for name in SPANS.names if name.startswith("collective_")]
-    names += ["group_size", "peer_rank"]
     if not words.collective.any():
-        return {name: pa.nulls(count, SPANS.field(name).type) for name in names}
-    missing = ~words.collective
+        return {name: pa.nulls(count, SPANS.field(name).type) for name in _OF_COLLECTIVES}
+    none = Nulls(~words.collective)
     ids = words.site >> SEQ_BITS
     known = definitions.collectives
     last = max(known, default=0) + 1
-    sizes, peers = np.zeros(last, np.int64), np.full(last, -1)
+    sizes, peers = np.zeros(last + 1, np.int32), np.full(last + 1, -1, np.int32)
     for id_, collective in known.items():
         sizes[id_] = collective.group_size
         peers[id_] = -1 if collective.peer is None else collective.peer
-    inside = np.where((ids > 0) & (ids < last), ids, 0)
-    peer, size = peers[inside], sizes[inside]
+    ids = np.where((ids < 0) | (ids > last), last, ids)
+    size, peer = sizes[ids], peers[ids]
+    nothing: dict[int, str | None] = {0: None}
     return {
-        "collective_op": by_id(ids, {i: c.op for i, c in known.items()}, missing),
-        "collective_group": by_id(ids, {i: c.group for i, c in known.items()}, missing),
-        "collective_seq": nullable(words.site & _SEQ_MASK, missing),
-        "collective_bytes": nullable(words.size, missing),
-        "collective_dtype": by_id(ids, {i: c.dtype for i, c in known.items()}, missing),
-        "group_size": nullable(size, missing | (size == 0), pa.int32()),
-        "peer_rank": nullable(peer, missing | (peer < 0), pa.int32()),
+        "collective_op": by_id(ids, nothing | {i: c.op for i, c in known.items()}),
+        "collective_group": by_id(ids, nothing | {i: c.group for i, c in known.items()}),
+        "collective_seq": integers(words.site & _SEQ_MASK, none),
+        "collective_bytes": integers(words.size, none),
+        "collective_dtype": by_id(ids, nothing | {i: c.dtype for i, c in known.items()}),
+        "group_size": integers(size, Nulls(size == 0), pa.int32()),
+        "peer_rank": integers(peer, Nulls(peer < 0), pa.int32()),
     }
 
 
 def _events(
-    rows: Ints,
-    types: Ints,
-    owners: Ints,
-    members: Ints,
-    definitions: Definitions,
-    origin: Origin,
+    words: Ints, records: Records, members: Ints, definitions: Definitions, origin: Origin
 ) -> pa.Table:
     """Rows of ``events``."""
     if not len(members):
         return EVENTS.empty_table()
     count = len(members)
-    place = _places(members, len(rows))
-    time, value, what, step = np.ascontiguousarray(rows[members].T)[:4]
+    place = _places(members, len(records))
+    time, value, what, step = (word[members] for word in words[:4])
     step = step >> STEP_BITS
     columns = {
-        "run_id": constant(origin.run_id, count),
-        "attempt": pa.array(np.full(count, origin.attempt, np.int32)),
-        "rank": pa.array(np.full(count, origin.rank, np.int32)),
-        "step": nullable(step - 1, step == 0),
+        **_common(origin, count),
+        "step": integers(step - 1, Nulls(step == 0)),
         "name": by_id(what >> NAME_SHIFT & NAME_MASK, definitions.names),
-        "time_ns": pa.array(time + origin.offset_ns),
+        "time_ns": integers(time + origin.offset_ns),
         "value": pa.array(value.view(np.float64), mask=(what & int(Flag.VALUE)) == 0),
-        "text": pa.array(texts(rows, types, owners, place, count), pa.string()),
+        "text": pa.array(texts(records, place, count), pa.string()),
         "source": pa.nulls(count, EVENTS.field("source").type),
-        "attributes": attributes(
-            rows, types, owners, place, count, definitions, reserved=False
-        ).column,
+        "attributes": attributes(records, place, count, definitions, reserved=False).column,
     }
     return pa.Table.from_arrays([columns[name] for name in EVENTS.names], schema=EVENTS)

@@ -43,10 +43,10 @@ class Records:
 
 def committed(words: Ints, number: int, chunk_slots: int) -> Bools:
     """Which slots hold their own commit word, in chunks that say whose they are."""
-    commits = words[:, COMMIT]
+    commits = words[:, COMMIT].copy()
     first = segment_epoch(number) << 32
     expected = np.arange(first, first + len(words) * RECORD_BYTES, RECORD_BYTES)
-    good: Bools = (commits & ~_TYPE_MASK) == expected
+    good: Bools = (commits - expected).view(np.uint64) < RECORD_BYTES
     good[:chunk_slots] = False
     headed = good[::chunk_slots] & (commits[::chunk_slots] & _TYPE_MASK == RecordType.CHUNK)
     good.reshape(-1, chunk_slots)[~headed] = False
@@ -83,7 +83,7 @@ def read_records(
     for start, stop in covered:
         good[max(0, start - base) : max(0, stop - base)] = False
     places = np.flatnonzero(good)
-    rows = words[places]
+    rows = words.take(places, axis=0)
     if not finished:  # the word was right before the copy; it must still be
         still = committed(words, number, chunk_slots)[places]
         if not still.all():
@@ -106,33 +106,32 @@ def _is_continuation(types: Ints) -> Bools:
 
 def _owners(rows: Ints, types: Ints, chunks: Ints) -> Ints:
     """For each row its own place, for continuations that of their owner, -1 for orphans."""
-    owners = np.arange(len(rows))
+    count = len(rows)
+    owners = np.arange(count)
     continuation = _is_continuation(types)
     places = np.flatnonzero(continuation)
     if not len(places):
         return owners
-    # A chunk's first row is no continuation, but its slot may have been taken before.
-    records = np.flatnonzero(~continuation & (types != RecordType.CHUNK))
-    owners[places] = _ORPHAN
-    if not len(records):
-        return owners
-    ids = rows[records, 4]
-    ids = np.where(types[records] == RecordType.COLLECTIVE, ids >> _ID_SHIFT, ids)
+    following = np.where(continuation, count - 1, owners)
+    following = np.minimum.accumulate(following[::-1])[::-1][places]
     wanted = rows[places, 0] >> _ID_SHIFT
-    nearest = np.searchsorted(records, places)
-    inside = np.minimum(nearest, len(records) - 1)
-    found = (ids[inside] == wanted) & (records[inside] > places)
-    found &= chunks[records[inside]] == chunks[places]
-    owners[places[found]] = records[inside[found]]
+    found = _ids(rows, types, following) == wanted
+    found &= (chunks[following] == chunks[places]) & ~continuation[following]
+    owners[places] = np.where(found, following, _ORPHAN)
     # A garbage collection or a signal may have recorded something in between.
-    for row, near, id_ in zip(
-        places[~found].tolist(), nearest[~found].tolist(), wanted[~found].tolist(), strict=True
-    ):
-        last = int(np.searchsorted(chunks[records], chunks[row], "right"))
-        later = np.flatnonzero(ids[near:last] == id_)
+    for row, id_ in zip(places[~found].tolist(), wanted[~found].tolist(), strict=True):
+        later = np.arange(row + 1, np.searchsorted(chunks, chunks[row], "right"))
+        later = later[~continuation[later] & (types[later] != RecordType.CHUNK)]
+        later = later[_ids(rows, types, later) == id_]
         if len(later):
-            owners[row] = records[near + later[0]]
+            owners[row] = later[0]
     return owners
+
+
+def _ids(rows: Ints, types: Ints, places: Ints) -> Ints:
+    """The ids of spans and events."""
+    ids: Ints = rows[places, 4]
+    return np.where(types[places] == RecordType.COLLECTIVE, ids >> _ID_SHIFT, ids).astype(np.int64)
 
 
 def _without_pending(owners: Ints, chunks: Ints, full: Bools) -> Bools:
