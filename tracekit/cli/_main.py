@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tracekit.cli._terminal import tell
 from tracekit.errors import MissingDependency, TracekitError
 
 __all__ = ["main"]
@@ -55,5 +56,5 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"tracekit: {' '.join(message.split())}", file=sys.stderr)
+    tell(message)
     return code

@@ -10,8 +10,8 @@ __all__ = ["progress", "tell"]
 
 
 def tell(message: str) -> None:
-    """Say something on stderr; stdout belongs to the result."""
-    print(f"tracekit: {message}", file=sys.stderr)
+    """Say something in one line on stderr; stdout belongs to the result."""
+    print(f"tracekit: {' '.join(message.split())}", file=sys.stderr)
 
 
 @contextmanager
