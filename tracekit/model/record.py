@@ -38,6 +38,7 @@ __all__ = [
     "STEP_BITS",
     "Flag",
     "RecordType",
+    "pack_begun",
     "pack_collective",
     "pack_event",
     "pack_open",
@@ -90,9 +91,14 @@ LANE_SHIFT = 32
 pack_span = Struct("6q").pack_into
 pack_collective = Struct("7q").pack_into
 pack_event = Struct("qdqqq").pack_into
-pack_open = Struct("2q").pack_into
-"""Start and what of a row in the open-span table."""
 pack_raw = Struct("q48s").pack_into
+pack_open = Struct("qq32xqq").pack_into
+"""Start, what, lane and id of a row in the open-span table."""
+pack_begun = Struct("8q").pack_into
+"""Start, what, step, parent, collective and sequence, bytes, 0 and id of such a row.
+
+A row counts while its id, its last word, is not 0. ``pack_into`` fills with zeros and then writes
+word by word in order, so an id never stands over a row that is not complete."""
 
 
 def what_word(name: int, kind: int, lane: int = 0, flags: int = 0) -> int:

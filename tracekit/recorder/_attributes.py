@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -23,99 +25,157 @@ from tracekit.recorder._intern import interner
 if TYPE_CHECKING:
     from tracekit.recorder._thread import ThreadState
 
-__all__ = ["MAX_TEXT_BYTES", "encode_text", "write_bytes", "write_continuations", "write_values"]
+__all__ = [
+    "MAX_TEXT_BYTES",
+    "Shape",
+    "as_text",
+    "dump_json",
+    "encode_text",
+    "write_bytes",
+    "write_continuations",
+    "write_values",
+]
 
 MAX_TEXT_BYTES = 4096
 """Longer JSON or text is cut; a chunk must hold a record with all its continuations."""
 _LETTER = {int: "i", float: "f", bool: "b", str: "s", type(None): "n"}
 _VALUES = int(RecordType.VALUES)
+_JSON = int(RecordType.JSON)
+_WORD_MIN, _WORD_MAX = -(1 << 63), (1 << 63) - 1
+_MOST_SHAPES = 16384
+_DEEPEST = 16
+"""How deep lists and mappings may lie in each other; what is deeper becomes text."""
 
-_Schema = tuple[int, Any, tuple[int, ...]]
-"""Id, how to pack, and which values are texts or None."""
-_strings = interner.strings
-_schemas: dict[tuple[Any, ...], _Schema | None] = {}
-_MOST_SCHEMAS = 16384
-
-
-def _schema(key: tuple[Any, ...]) -> _Schema | None:
-    """Learn the schema of keys and types; None when a value needs JSON."""
-    size = len(key) // 2
-    keys, types = key[:size], key[size:]
-    letters = "".join(_LETTER.get(type_, "?") for type_ in types)
-    schema: _Schema | None = None
-    if size <= PAYLOAD_WORDS and "?" not in letters:
-        id_ = interner.schema(keys, letters)
-        if id_:
-            texts = tuple(place for place, letter in enumerate(letters) if letter in "sn")
-            codes = "".join("d" if letter == "f" else "q" for letter in letters)
-            schema = (id_, Struct("q" + codes).pack_into, texts)
-    if len(_schemas) < _MOST_SCHEMAS:
-        _schemas[key] = schema
-    return schema
+Shape = tuple[
+    Callable[[Mapping[str, Any]], tuple[Any, Any, Any, Any, Any, Any]],
+    int, tuple[type, ...], bool, bool, bool, bool, bool, bool, Callable[..., None], int,
+]  # fmt: skip
+"""How attributes of some keys and types are written: how to get six values (the spare ones repeat
+the first), how many there are, their types, which are texts, how to pack, the schema's id."""
+_shapes: dict[tuple[Any, ...], Shape | None] = {}
+_texts: dict[Any, int] = {None: 0}
+"""The words of texts and of None."""
 
 
-def write_values(state: ThreadState, id_: int, attributes: Mapping[str, Any]) -> bool:
-    """Write up to six simple attributes as one continuation; False when they need another form.
+def write_values(
+    state: ThreadState, id_: int, attributes: Mapping[str, Any], shape: Shape | None
+) -> Shape | None:
+    """Write up to six simple attributes as one continuation; None when they need another form.
 
-    Raises ``StopIteration`` at the end of the chunk.
+    ``shape`` is the one that fitted last time, and the one that fits now is returned: a span of
+    one name nearly always has the same. Raises ``StopIteration`` at the end of the chunk.
     """
-    values = [*attributes.values()]
-    key = (*attributes, *map(type, values))
+    if shape is None:
+        shape = _shape(attributes)
+        if shape is None:
+            return None
+    get, size, types, text_a, text_b, text_c, text_d, text_e, text_f, pack, schema = shape
     try:
-        schema = _schemas[key]
-    except KeyError:
-        schema = _schema(key)
-    if schema is None:
-        return False
-    number, pack, texts = schema
-    for place in texts:
-        text = values[place]
-        try:
-            values[place] = _strings[text]
-        except KeyError:
-            values[place] = number_of = interner.string(text) if text is not None else 0
-            if number_of < 0:
-                return False
-    offset, mark, commit = state.slot()
+        a, b, c, d, e, f = get(attributes)
+        # Spelled out: a loop over six values takes three times as long.
+        if len(attributes) != size or types != (
+            type(a), type(b), type(c), type(d), type(e), type(f),
+        ):  # fmt: skip
+            return write_values(state, id_, attributes, None)
+        if text_a:
+            a = _texts[a]
+        if text_b:
+            b = _texts[b]
+        if text_c:
+            c = _texts[c]
+        if text_d:
+            d = _texts[d]
+        if text_e:
+            e = _texts[e]
+        if text_f:
+            f = _texts[f]
+    except KeyError:  # other keys, or a text that is new
+        return write_values(state, id_, attributes, None)
+    words, offset, mark, commit = state.slot()
     try:
-        pack(state.buffer, offset, id_ << 24 | number, *values)
+        pack(words, offset, id_ << 24 | schema, a, b, c, d, e, f)
     except Exception:  # an integer wider than a word
-        return False
-    state.words[mark] = commit | _VALUES
-    return True
+        pack_raw(words, offset, id_ << 24, b"")
+        words[mark] = commit | _JSON
+        return None
+    words[mark] = commit | _VALUES
+    return shape
+
+
+def _shape(attributes: Mapping[str, Any]) -> Shape | None:
+    """The shape of attributes, their texts made known; None when a value needs JSON."""
+    keys = (*attributes,)
+    values = (*attributes.values(),)
+    for value in values:
+        if type(value) is str and value not in _texts:
+            word = interner.string(value)
+            if word < 0:
+                return None
+            _texts[value] = word
+    key = (*keys, *map(type, values))
+    try:
+        return _shapes[key]
+    except KeyError:
+        pass
+    shape = _new_shape(keys, tuple(map(type, values)))
+    if len(_shapes) < _MOST_SHAPES:
+        _shapes[key] = shape
+    return shape
+
+
+def _new_shape(keys: tuple[str, ...], types: tuple[type, ...]) -> Shape | None:
+    letters = "".join(_LETTER.get(type_, "?") for type_ in types)
+    if not 0 < len(keys) <= PAYLOAD_WORDS or "?" in letters:
+        return None
+    schema = interner.schema(keys, letters)
+    if not schema:
+        return None
+    spare = PAYLOAD_WORDS - len(keys)
+    types += types[:1] * spare
+    texts = (type_ is str or type_ is type(None) for type_ in types)
+    codes = "".join("d" if type_ is float else "q" for type_ in types)
+    get: Any = itemgetter(*keys, *keys[:1] * spare)
+    a, b, c, d, e, f = texts
+    return get, len(keys), types, a, b, c, d, e, f, Struct("q" + codes).pack_into, schema
 
 
 def write_continuations(state: ThreadState, id_: int, attributes: Mapping[str, Any]) -> None:
     """Write attributes of any number and type; raises ``StopIteration`` at the end of the chunk."""
-    if len(attributes) <= PAYLOAD_WORDS and write_values(state, id_, attributes):
+    if len(attributes) <= PAYLOAD_WORDS and write_values(state, id_, attributes, None):
         return
     rest: dict[str, Any] = {}
     batch: dict[str, Any] = {}
     for key, value in attributes.items():
-        if type(value) in _LETTER and not (
-            (isinstance(value, str) and interner.string(value) < 0)
-            or (type(value) is int and not -(1 << 63) <= value < 1 << 63)
-        ):
-            batch[key] = value
-            if len(batch) == PAYLOAD_WORDS:
-                if not write_values(state, id_, batch):
-                    rest.update(batch)
-                batch = {}
-        else:
+        if not _fits(value):
             rest[key] = value
-    if batch and not write_values(state, id_, batch):
+            continue
+        batch[key] = value
+        if len(batch) == PAYLOAD_WORDS:
+            if not write_values(state, id_, batch, None):
+                rest.update(batch)
+            batch = {}
+    if batch and not write_values(state, id_, batch, None):
         rest.update(batch)
     if rest:
         write_bytes(state, id_, RecordType.JSON, _json(rest))
+
+
+def _fits(value: Any) -> bool:
+    """Whether a value takes one word."""
+    if type(value) is str:
+        return value in _texts or interner.string(value) >= 0
+    if type(value) is int:
+        return _WORD_MIN <= value <= _WORD_MAX
+    return type(value) in _LETTER
 
 
 def write_bytes(state: ThreadState, id_: int, type_: int, data: bytes) -> None:
     """Write bytes as continuations; raises ``StopIteration`` at the end of the chunk."""
     for start in range(0, len(data), PAYLOAD_BYTES):
         part = data[start : start + PAYLOAD_BYTES]
-        offset, mark, commit = state.slot()
-        pack_raw(state.buffer, offset, id_ << 24 | len(part), part)
-        state.words[mark] = commit | type_
+        words, offset, mark, commit = state.slot()
+        pack_raw(words, offset, id_ << 24 | len(part), part)
+        words[mark] = commit | type_
 
 
 def encode_text(text: str) -> bytes:
@@ -128,38 +188,45 @@ def encode_text(text: str) -> bytes:
 
 def _json(values: dict[str, Any]) -> bytes:
     """One JSON object; what has no JSON form becomes its text, what is too long is cut."""
-    data = _dump(values)
+    data = dump_json(values)
     if len(data) <= MAX_TEXT_BYTES:
         return data
     kept: dict[str, Any] = {}
     for key, value in values.items():
-        text = value if isinstance(value, str) else _dump(value).decode()
+        text = value if isinstance(value, str) else dump_json(value).decode()
         kept[key[:64]] = text[: max(16, 2048 // len(values))]
-        if len(_dump(kept)) > MAX_TEXT_BYTES:
+        if len(dump_json(kept)) > MAX_TEXT_BYTES:
             del kept[key[:64]]
             break
-    return _dump(kept)
+    return dump_json(kept)
 
 
-def _dump(value: Any) -> bytes:
-    try:
-        return json.dumps(_plain(value), allow_nan=False, default=_text).encode()
-    except Exception:
-        return json.dumps(_text(value)).encode() if not isinstance(value, dict) else b"{}"
+def dump_json(value: Any) -> bytes:
+    """A value as JSON that every reader takes; what has no JSON form becomes its text."""
+    return json.dumps(_plain(value), allow_nan=False).encode()
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Make a value JSON can hold: texts for keys and for NaN and Infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if depth < 8 and isinstance(value, Mapping):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    if depth < 8 and isinstance(value, (list, tuple)):
-        return [_plain(item, depth + 1) for item in value]
-    return value if isinstance(value, (str, int, bool, type(None))) else _text(value)
+    """What JSON can hold of a value: numbers of any library, texts for NaN and for objects."""
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    try:
+        if isinstance(value, Integral):
+            return int(value)
+        if isinstance(value, Real):
+            number = float(value)
+            return number if math.isfinite(number) else str(number)
+        if depth < _DEEPEST and isinstance(value, Mapping):
+            return {as_text(key): _plain(item, depth + 1) for key, item in value.items()}
+        if depth < _DEEPEST and isinstance(value, (list, tuple, set, frozenset)):
+            return [_plain(item, depth + 1) for item in value]
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return as_text(value)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value as text, whatever its ``__str__`` does."""
     try:
         return str(value)
     except Exception:

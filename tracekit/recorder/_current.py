@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tracekit.model import KINDS
 from tracekit.recorder import _spans
-from tracekit.recorder._intern import interner
+from tracekit.recorder._attributes import as_text
+from tracekit.recorder._intern import OTHER, interner
 from tracekit.recorder._recorder import Recorder
 from tracekit.recorder._sink import Chunk
 from tracekit.recorder._spans import AttributedSpan, SpanType, span_type
@@ -26,6 +28,7 @@ __all__ = [
     "install",
     "recorders",
     "remove",
+    "renumber",
     "say_once",
     "set_starter",
     "span",
@@ -40,11 +43,12 @@ _starter: Callable[[], Recorder | None] | None = None
 _binder: Callable[..., None] | None = None
 _rank_maker: Callable[[int], Recorder | None] | None = None
 _said: set[str] = set()
+_MOST_SAID = 1000
 
 
 def say_once(message: str) -> None:
     """Tell the user something about tracekit itself, once a process, through ``logging``."""
-    if message not in _said:
+    if message not in _said and len(_said) < _MOST_SAID:
         _said.add(message)
         logger.warning("tracekit: %s", message)
 
@@ -52,8 +56,7 @@ def say_once(message: str) -> None:
 class _NullChunk:
     """A chunk that nobody reads."""
 
-    buffer = memoryview(bytearray(16384))
-    words = buffer.cast("q")
+    words = memoryview(bytearray(16384)).cast("q")
     first = commit = 0
 
 
@@ -62,8 +65,7 @@ class _NullSink:
 
     open_rows = 1024
     group_rows = 256
-    open_buffer = memoryview(bytearray(1025 * 64))
-    open_words = open_buffer.cast("q")
+    open_words = memoryview(bytearray(1025 * 64)).cast("q")
     group_words = memoryview(bytearray(256 * 32)).cast("q")
 
     def chunk(self, lane: int, thread_id: int) -> Chunk:
@@ -81,16 +83,18 @@ class _NullSink:
 
 _null_recorder = Recorder(_NullSink(), 0, 1)
 _null_recorder.close()
-_null = null_state(_null_recorder)
 
 
 def _attach() -> ThreadState:
     """Find this thread's state; silent where nothing records."""
     recorder = getattr(_bound, "recorder", None) or _default
     try:
-        state = recorder.state() if recorder is not None else _null
+        if recorder is None or recorder.closed:
+            state = null_state(_null_recorder)
+        else:
+            state = recorder.state()
     except Exception:
-        state = _null
+        state = null_state(_null_recorder)
     _spans.local.state = state
     return state
 
@@ -160,6 +164,14 @@ def remove(recorder: Recorder) -> None:
     _spans.reset()
 
 
+def renumber(recorder: Recorder) -> None:
+    """File a recorder under the rank it has now; threads keep what they have open."""
+    for rank, known in list(_recorders.items()):
+        if known is recorder:
+            del _recorders[rank]
+    _recorders[recorder.rank] = recorder
+
+
 def recorders() -> list[Recorder]:
     """All recorders of the process."""
     return list(_recorders.values())
@@ -185,8 +197,10 @@ def as_rank(rank: int) -> Iterator[None]:
         _rebind(before)
 
 
-_types: dict[str, dict[str, SpanType]] = {}
-_MOST_TYPES = 4096
+_types: dict[str, dict[str, SpanType]] = {kind: {} for kind in KINDS}
+_MOST_TYPES = 1024
+"""Of one kind; a type takes three kilobytes."""
+_MOST_KINDS = 64
 
 
 def span(name: str, /, kind: str = "user", **attributes: Any) -> SpanType | AttributedSpan:
@@ -196,21 +210,28 @@ def span(name: str, /, kind: str = "user", **attributes: Any) -> SpanType | Attr
     """
     try:
         type_ = _types[kind][name]
-    except (KeyError, TypeError):
-        type_ = _new_type(name, kind)
+    except Exception:  # new, or something that is not a text
+        type_ = _new_type(as_text(name), as_text(kind))
     if not attributes:
         return type_
-    attributed = AttributedSpan(attributes)
-    attributed.of = type_
+    attributed = type_.attributed()
+    attributed.attributes = attributes
     return attributed
 
 
 def _new_type(name: str, kind: str) -> SpanType:
-    name, kind = str(name), str(kind)
-    type_ = span_type(name, kind)
-    known = _types.setdefault(kind, {})
-    if len(known) < _MOST_TYPES:
-        known[name] = type_
+    """The type of a name not seen before; ``~other`` when names never stop being new."""
+    known = _types.get(kind)
+    if known is None:
+        known = _types["user"]
+        if len(_types) < _MOST_KINDS:
+            _types[kind] = known
+    if name not in known and len(known) >= _MOST_TYPES:
+        interner.fold()
+        name = OTHER
+    type_ = known.get(name)
+    if type_ is None:
+        type_ = known[name] = span_type(name, kind)
     return type_
 
 
@@ -226,7 +247,10 @@ class step:
         recorder = current()
         if recorder is not None:
             recorder.user_steps = True
-            recorder.begin_step(int(self._number))
+            try:
+                recorder.begin_step(int(self._number))
+            except Exception as error:
+                say_once(f"a step without a number was not recorded: {as_text(error)}")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         recorder = current()
@@ -243,9 +267,10 @@ def event(
         return
     try:
         number = None if value is None else float(value)
-        recorder.event(str(name), number, None if text is None else str(text), attributes)
+        words = None if text is None else as_text(text)
+        recorder.event(as_text(name), number, words, attributes)
     except Exception as error:
-        say_once(f"event {name!r} was not recorded: {error}")
+        say_once(f"event {as_text(name)} was not recorded: {as_text(error)}")
 
 
 def fact(name: str, value: Any) -> None:
@@ -254,9 +279,9 @@ def fact(name: str, value: Any) -> None:
     if recorder is None:
         return
     try:
-        recorder.fact(str(name), value)
+        recorder.fact(as_text(name), value)
     except Exception as error:
-        say_once(f"fact {name!r} was not recorded: {error}")
+        say_once(f"fact {as_text(name)} was not recorded: {as_text(error)}")
 
 
 def _after_fork_in_child() -> None:

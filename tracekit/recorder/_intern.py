@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from typing import Protocol
 
 from tracekit.model import Collective
 
@@ -24,21 +24,32 @@ _CAPS = {
     _STRING: 32768,
     _GROUP: 255,
 }
+_TO_JSON = {_SCHEMA, _STRING}
+"""What has no room here is written as JSON instead: nothing is lost."""
 _BYTES = 640 << 10
 _LONGEST = 256
 
 
+class Listener(Protocol):
+    """Who has to know what ids mean; a recorder's sink is one."""
+
+    def define(self, type_: int, id_: int, payload: bytes) -> bool: ...
+    def count(self, counter: str, amount: int = 1) -> None: ...
+
+
 class Interner:
-    """The tables of a process; ``listeners`` are told every definition, also those before them."""
+    """The tables of a process; listeners are told every definition, also those before them."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._ids: dict[int, dict[str, int]] = {table: {} for table in _CAPS}
+        self._last = dict.fromkeys(_CAPS, 0)
         self._log: list[tuple[int, int, bytes]] = []
         self._bytes = 0
-        self._listeners: list[Callable[[int, int, bytes], bool]] = []
+        self._listeners: list[tuple[Listener, list[int]]] = []
+        """Each with the number of definitions it was told."""
+        self._telling = False
         self.strings = self._ids[_STRING]
-        self.folded = 0
 
     def name(self, text: str) -> int:
         """The id of a span's or event's name."""
@@ -74,23 +85,29 @@ class Interner:
         """The id of attribute keys and their types, one letter each: i, f, b, s, n."""
         return self._id(_SCHEMA, json.dumps([list(keys), types]), encoded=True)
 
-    def listen(self, listener: Callable[[int, int, bytes], bool]) -> None:
+    def listen(self, listener: Listener) -> None:
         """Tell a journal all definitions, those made before it and those to come."""
         with self._lock:
-            for type_, id_, payload in self._log:
-                listener(type_, id_, payload)
-            self._listeners.append(listener)
+            self._listeners.append((listener, [0]))
+            self._tell()
 
-    def forget(self, listener: Callable[[int, int, bytes], bool]) -> None:
+    def forget(self, listener: Listener) -> None:
         """Stop telling a journal that is closed."""
         with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            self._listeners = [entry for entry in self._listeners if entry[0] is not listener]
+
+    def fold(self) -> int:
+        """Count a name, lane or group that becomes ``~other``; returns its id, 0."""
+        with self._lock:
+            for listener, _ in self._listeners:
+                listener.count("other")
+        return 0
 
     def after_fork(self) -> None:
         """In a child: nobody listens any more, and a lock held elsewhere is gone."""
         self._lock = threading.RLock()
-        self._listeners.clear()
+        self._listeners = []
+        self._telling = False
 
     def _id(self, table: int, text: str, encoded: bool = False) -> int:
         ids = self._ids[table]
@@ -103,15 +120,27 @@ class Interner:
                 return known
             payload = (text if encoded else json.dumps(text)).encode("utf-8", "surrogatepass")
             if len(ids) >= _CAPS[table] or self._bytes + len(payload) > _BYTES:
-                self.folded += 1
-                return 0
-            id_ = len(ids) + 1
+                return 0 if table in _TO_JSON else self.fold()
+            self._last[table] += 1
+            id_ = self._last[table]
             self._log.append((table, id_, payload))
             self._bytes += len(payload) + 16
-            for listener in self._listeners:
-                listener(table, id_, payload)
+            self._tell()
             ids[text] = id_
             return id_
+
+    def _tell(self) -> None:
+        """Hand on what is new, in order also when a garbage collection meanwhile adds to it."""
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            for listener, told in self._listeners:
+                while told[0] < len(self._log):
+                    told[0] += 1
+                    listener.define(*self._log[told[0] - 1])
+        finally:
+            self._telling = False
 
 
 interner = Interner()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import weakref
 from itertools import count
@@ -12,14 +11,21 @@ from typing import Any
 
 from tracekit.model import kind_code
 from tracekit.model.record import (
+    LANE_SHIFT,
     STEP_BITS,
     Flag,
     RecordType,
+    pack_begun,
     pack_event,
     what_word,
 )
 from tracekit.recorder import _spans
-from tracekit.recorder._attributes import encode_text, write_bytes, write_continuations
+from tracekit.recorder._attributes import (
+    dump_json,
+    encode_text,
+    write_bytes,
+    write_continuations,
+)
 from tracekit.recorder._intern import interner
 from tracekit.recorder._sink import Sink
 from tracekit.recorder._thread import (
@@ -29,12 +35,12 @@ from tracekit.recorder._thread import (
     ThreadState,
     null_state,
     row_at,
-    rows_by_depth,
 )
 
 __all__ = ["Recorder"]
 
 _NO_STEP = 0
+_MOST_STEPS = (1 << 63 - STEP_BITS) - 1
 _FACT = 8
 _EVENT = int(RecordType.EVENT)
 
@@ -70,7 +76,7 @@ class Recorder:
         self._step: _spans.Token | None = None
         self._step_type = _spans.span_type("train_step", "step")
         self._null = null_state(self)
-        interner.listen(sink.define)
+        interner.listen(sink)
 
     # Threads
 
@@ -89,10 +95,10 @@ class Recorder:
         lane = interner.lane(f"thread:{thread.name}")
         with self._lock:
             block = self._blocks.pop() if self._blocks else ()
-        rows = rows_by_depth(block, self.spare_row)
-        state = ThreadState(self, lane, self.sink.open_buffer, self.sink.open_words, rows)
-        for _, mark in block:
-            state.open_words[mark - 1] = lane
+        state = ThreadState(self, lane << LANE_SHIFT, self.sink.open_words, block)
+        for offset, mark in block:
+            state.open_words[mark] = 0  # a thread that died inside a span has left it there
+            pack_begun(state.open_words, offset, 0, 0, 0, 0, 0, 0, lane, 0)
         key = id(state)
 
         def released(_: object) -> None:
@@ -120,7 +126,7 @@ class Recorder:
             return
         state.refilling = True
         try:
-            chunk = self.sink.chunk(state.lane, get_native_id())
+            chunk = self.sink.chunk(state.lane >> LANE_SHIFT, get_native_id())
             with self._lock:
                 state.use(chunk)
                 if self.closed:
@@ -134,7 +140,7 @@ class Recorder:
         """Make threads leave chunks of segments before this epoch at their next record."""
         for reference in list(self._states.values()):
             state = reference()
-            if state is not None and 0 < state.commit >> 32 < epoch:
+            if state is not None and 0 < state.epoch < epoch:
                 state.retire()
 
     def overflow(self) -> Row:
@@ -152,11 +158,13 @@ class Recorder:
 
     def begin_step(self, step: int) -> None:
         """Open a step; one that is still open ends here, so steps tile."""
+        if not 0 <= step < _MOST_STEPS:
+            raise ValueError(f"step {step} is not a number from 0 to {_MOST_STEPS - 1}")
         if self._step is not None:
             self.end_step()
         self.step_word = (step + 1) << STEP_BITS
         self._step = self._step_type.begin()
-        self.step_id = self._step[5]
+        self.step_id = self._step[6]
 
     def end_step(self, error: bool = False) -> None:
         """Close the open step; without one nothing happens."""
@@ -193,22 +201,21 @@ class Recorder:
                     write_bytes(state, id_, RecordType.TEXT, data)
                 if attributes:
                     write_continuations(state, id_, attributes)
-                offset, mark, commit = state.slot()
+                words, offset, mark, commit = state.slot()
             except StopIteration:
                 self.refill(state)
                 continue
             number = 0.0 if value is None else value
-            pack_event(state.buffer, offset, now, number, what, self.step_word, id_)
-            state.words[mark] = commit | _EVENT
+            pack_event(words, offset, now, number, what, self.step_word, id_)
+            words[mark] = commit | _EVENT
             return
         self.sink.count("dropped")
 
     def fact(self, name: str, value: Any, source: str | None = None) -> None:
         """Record what is neither interval nor instant; ``value`` is anything JSON can hold."""
-        fact = {"name": name, "value": value, "time_ns": clock(), "source": source}
         if not self.closed:
-            payload = json.dumps(fact, default=str).encode("utf-8", "replace")
-            self.sink.define(_FACT, 0, payload)
+            fact = {"name": name, "value": value, "time_ns": clock(), "source": source}
+            self.sink.define(_FACT, 0, dump_json(fact))
 
     # The end
 
@@ -224,7 +231,7 @@ class Recorder:
                 if state is not None:
                     state.silence()
             self._forget_groups()
-        interner.forget(self.sink.define)
+        interner.forget(self.sink)
         self.sink.close()
 
     def abandon(self) -> None:

@@ -8,14 +8,12 @@ __all__ = ["Chunk", "Sink"]
 
 
 class Chunk(Protocol):
-    """Room for the records of one thread: ``buffer`` in bytes and the same memory as words.
+    """Room for the records of one thread, as 64-bit words.
 
-    Records lie at ``first``, ``first + 64``, … below the buffer's end; the commit word of the
+    Records lie at the bytes ``first``, ``first + 64``, … below its end; the commit word of the
     record at ``offset`` is ``commit + offset``. ``commit >> 32`` is the epoch of the segment.
     """
 
-    @property
-    def buffer(self) -> memoryview: ...
     @property
     def words(self) -> memoryview: ...
     @property
@@ -27,7 +25,6 @@ class Chunk(Protocol):
 class Sink(Protocol):
     """A place for records that outlives the process; every method is safe from any thread."""
 
-    open_buffer: memoryview
     open_words: memoryview
     open_rows: int
     group_words: memoryview

@@ -21,17 +21,17 @@ from tracekit.model.record import (
     SEQ_BITS,
     Flag,
     RecordType,
+    pack_begun,
     pack_collective,
-    pack_open,
     pack_span,
     what_word,
 )
-from tracekit.recorder._attributes import write_continuations, write_values
+from tracekit.recorder._attributes import Shape, write_continuations, write_values
 from tracekit.recorder._intern import interner
+from tracekit.recorder._thread import innermost
 
 if TYPE_CHECKING:
-    from tracekit.recorder._recorder import Recorder
-    from tracekit.recorder._thread import Entry, Row, ThreadState
+    from tracekit.recorder._thread import ThreadState
 
 __all__ = ["AttributedSpan", "SpanType", "Token", "clock", "span_type"]
 
@@ -42,8 +42,9 @@ _ERROR = int(Flag.ERROR)
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _COLLECTIVE = int(RecordType.COLLECTIVE)
 
-Token = tuple["Recorder", "Row", int, int, int, int, int, int, int]
-"""recorder, row, what, start, step, id, parent, collective and sequence, bytes."""
+Token = list[Any]
+"""A span that was begun: recorder, row, what, start, step, type of record and its words 4 to 6.
+Empty once it has ended."""
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
 
@@ -60,48 +61,40 @@ def reset() -> None:
 
 def write(
     state: ThreadState,
+    attributes: Mapping[str, Any] | None,
+    type_: int,
     start: int,
     duration: int,
     what: int,
     step: int,
-    id_: int,
-    parent: int,
-    site: int = 0,
+    ids: int,
+    origin: int,
     size: int = 0,
-    attributes: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write one record with its continuations, all in one chunk."""
-    for _ in range(2):
+    """Write one record with its continuations, all in one chunk; the way for all that is rare.
+
+    ``ids``, ``origin`` and ``size`` are words 4 to 6 of the record.
+    """
+    for _ in range(3):
         try:
             if attributes:
-                write_continuations(state, id_, attributes)
-            offset, mark, commit = state.slot()
+                write_continuations(state, ids >> DISTANCE_BITS if type_ else ids, attributes)
+            words, offset, mark, commit = state.slot()
         except StopIteration:
             state.recorder.refill(state)
             continue
-        if site:
-            distance = id_ - parent
-            ids = id_ << DISTANCE_BITS | (distance if parent and distance <= _FARTHEST else 0)
-            pack_collective(state.buffer, offset, start, duration, what, step, ids, site, size)
-            state.words[mark] = commit | _COLLECTIVE
-        else:
-            pack_span(state.buffer, offset, start, duration, what, step, id_, parent)
-            state.words[mark] = commit
+        except Exception:  # the span is worth more than its attributes
+            attributes = None
+            continue
+        pack_collective(words, offset, start, duration, what, step, ids, origin, size)
+        words[mark] = commit | type_
         return
     state.recorder.sink.count("dropped")
 
 
-def out_of_order(stack: list[Entry], popped: Entry, wanted: int) -> Entry:
-    """The entry of a span that ends before one opened later (generators, coroutines)."""
-    stack.append(popped)
-    for place in range(len(stack) - 1, -1, -1):
-        if stack[place][0] == wanted:
-            return stack.pop(place)
-    raise IndexError
-
-
-def _enter_and_exit(what: int) -> tuple[Callable[[], None], Exit]:
-    """The two halves of ``with`` for one kind and name."""
+def _with(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
+    """The two halves of ``with`` for one kind and name, and their form with attributes."""
+    shape: Shape | None = None
 
     def enter() -> None:
         try:
@@ -109,19 +102,24 @@ def _enter_and_exit(what: int) -> tuple[Callable[[], None], Exit]:
         except AttributeError:
             state = attach()
         recorder = state.recorder
-        stack = state.stack
+        outer = state.top
+        frame = outer.deeper or state.deepen(outer)
         parent = recorder.step_id
-        if stack and stack[-1][3] > parent:
-            parent = stack[-1][3]
-        id_ = recorder.next_id()
-        try:
-            row, mark = state.rows[len(stack)]
-        except IndexError:
-            row, mark = state.rows[-1]
+        if outer.id > parent:
+            parent = outer.id
+        id_ = state.next_id()
         start = clock()
-        pack_open(state.open_buffer, row, start, what)
-        state.open_words[mark] = id_
-        stack.append((what, start, recorder.step_word, id_, parent, mark))
+        # From here on no call: a span that a signal handler records must not meet half a frame.
+        words = state.open_words
+        if frame.what is not what:
+            frame.what = words[frame.row + 1] = what
+        words[frame.row] = start
+        words[frame.mark] = id_
+        frame.start = start
+        frame.step = recorder.step_word
+        frame.id = id_
+        frame.parent = parent
+        state.top = frame
 
     def exit_(
         kind: type[BaseException] | None,
@@ -131,24 +129,57 @@ def _enter_and_exit(what: int) -> tuple[Callable[[], None], Exit]:
         end = clock()
         try:
             state = local.state
-            entry = state.stack.pop()
-            if entry[0] is not what:
-                entry = out_of_order(state.stack, entry, what)
-            flagged, start, step, id_, parent, open_mark = entry
-            if kind is not None:
-                flagged |= _ERROR
-            offset, mark, commit = state.slot()
+            frame = state.top
+            if frame.what is not what:
+                frame = innermost(frame, what)
+            start = frame.start
+            flagged = what if kind is None else what | _ERROR
+            words, offset, mark, commit = state.slot()
+            pack_span(
+                words, offset, start, end - start, flagged, frame.step, frame.id, frame.parent
+            )
+            words[mark] = commit
         except StopIteration:
-            write(state, start, end - start, flagged, step, id_, parent)
-            state.open_words[open_mark] = 0
+            write(state, None, 0, start, end - start, flagged, frame.step, frame.id, frame.parent)
+        except (AttributeError, LookupError):
             return
-        except (AttributeError, IndexError):
-            return
-        pack_span(state.buffer, offset, start, end - start, flagged, step, id_, parent)
-        state.words[mark] = commit
-        state.open_words[open_mark] = 0
+        state.top = frame.outer
+        state.open_words[frame.mark] = 0
 
-    return enter, exit_
+    class Attributed(AttributedSpan):
+        __slots__ = ()
+        __enter__ = staticmethod(enter)
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            traceback: TracebackType | None,
+        ) -> None:
+            nonlocal shape
+            end = clock()
+            try:
+                state = local.state
+                frame = state.top
+                if frame.what is not what:
+                    frame = innermost(frame, what)
+                start, id_ = frame.start, frame.id
+                flagged = what if kind is None else what | _ERROR
+                shape = write_values(state, id_, self.attributes, shape)
+                if shape is None:
+                    raise StopIteration
+                words, offset, mark, commit = state.slot()
+                pack_span(words, offset, start, end - start, flagged, frame.step, id_, frame.parent)
+                words[mark] = commit
+            except StopIteration:
+                duration, step, parent = end - start, frame.step, frame.parent
+                write(state, self.attributes, 0, start, duration, flagged, step, id_, parent)
+            except (AttributeError, LookupError):
+                return
+            state.top = frame.outer
+            state.open_words[frame.mark] = 0
+
+    return enter, exit_, Attributed
 
 
 class SpanType:
@@ -158,13 +189,16 @@ class SpanType:
     that any thread may end. ``complete`` records one whose times are known.
     """
 
-    __slots__ = ("group", "lane", "site", "what")
+    __slots__ = ("attributed", "group", "lane", "site", "what")
 
-    def __init__(self, what: int, lane: int, site: int, group: int) -> None:
+    def __init__(
+        self, what: int, lane: int, site: int, group: int, attributed: type[AttributedSpan]
+    ) -> None:
         self.what = what
         self.lane = lane
         self.site = site
         self.group = group
+        self.attributed = attributed
 
     @staticmethod
     def __enter__() -> None:
@@ -185,31 +219,37 @@ class SpanType:
         except AttributeError:
             state = attach()
         recorder = state.recorder
-        stack = state.stack
         parent = recorder.step_id
-        if stack and stack[-1][3] > parent:
-            parent = stack[-1][3]
-        id_ = recorder.next_id()
-        what = self.what | (self.lane or state.lane) << LANE_SHIFT
-        site = self.site and self.site | seq & _SEQ_MASK
+        if state.top.id > parent:
+            parent = state.top.id
+        id_ = state.next_id()
+        what = self.what | (self.lane or state.lane)
         step = recorder.step_word
+        site = self.site
         try:
             row = recorder.free_rows.pop()
         except IndexError:
             row = recorder.overflow()
+        if not site:
+            start = clock()
+            pack_begun(state.open_words, row[0], start, what, step, parent, 0, 0, 0, id_)
+            return [recorder, row, what, start, step, 0, id_, parent, 0]
+        recorder.group_words[self.group] = seq
+        site |= seq & _SEQ_MASK
         start = clock()
-        pack_collective(state.open_buffer, row[0], start, what, step, parent, site, nbytes, 0)
-        state.open_words[row[1]] = id_
-        if site:
-            recorder.group_words[self.group] = seq
-        return (recorder, row, what, start, step, id_, parent, site, nbytes)
+        pack_begun(state.open_words, row[0], start, what, step, parent, site, nbytes, 0, id_)
+        return [recorder, row, what, start, step, _COLLECTIVE, _ids(id_, parent), site, nbytes]
 
     def end(
         self, token: Token, attributes: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
         """Close a span that ``begin`` opened, from any thread; a second end is ignored."""
         end = clock()
-        recorder, row, what, start, step, id_, parent, site, nbytes = token
+        try:
+            recorder, row, what, start, step, type_, ids, origin, size = token
+        except ValueError:
+            return
+        token.clear()
         try:
             state = local.state
             if state.recorder is not recorder:
@@ -217,18 +257,21 @@ class SpanType:
         except AttributeError:
             attach()
             state = recorder.state()
-        words = state.open_words
-        mark = row[1]
-        if words[mark] != id_ and (row is not recorder.spare_row or recorder.closed):
-            return
         if error:
             what |= _ERROR
-        write(state, start, end - start, what, step, id_, parent, site, nbytes, attributes)
+        try:
+            if attributes:
+                raise StopIteration
+            words, offset, mark, commit = state.slot()
+            pack_collective(words, offset, start, end - start, what, step, ids, origin, size)
+            words[mark] = commit | type_
+        except StopIteration:
+            write(state, attributes, type_, start, end - start, what, step, ids, origin, size)
         if row is not recorder.spare_row:
-            words[mark] = 0
+            state.open_words[row[1]] = 0
             recorder.free_rows.append(row)
-        if site:
-            recorder.group_words[self.group + 1] = site & _SEQ_MASK
+        if type_:
+            recorder.group_words[self.group + 1] = origin & _SEQ_MASK
 
     def complete(
         self,
@@ -252,39 +295,45 @@ class SpanType:
             state = attach()
         recorder = state.recorder
         if not parent:
-            stack = state.stack
             parent = recorder.step_id
-            if stack and stack[-1][3] > parent:
-                parent = stack[-1][3]
-        what = self.what | self.lane << LANE_SHIFT if self.lane else self.what
+            if state.top.id > parent:
+                parent = state.top.id
+        what = self.what | self.lane if self.lane else self.what
         if step is None:
             step = recorder.step_word
-        id_ = recorder.next_id()
+        id_ = state.next_id()
         site = self.site
-        if site or attributes:
-            site = site and site | seq & _SEQ_MASK
-            write(state, start, end - start, what, step, id_, parent, site, nbytes, attributes)
-            if site:
-                recorder.group_words[self.group] = recorder.group_words[self.group + 1] = seq
+        if site:
+            site |= seq & _SEQ_MASK
+            ids = _ids(id_, parent)
+            write(state, attributes, _COLLECTIVE, start, end - start, what, step, ids, site, nbytes)
+            recorder.group_words[self.group] = recorder.group_words[self.group + 1] = seq
             return
         try:
-            offset, mark, commit = state.slot()
+            if attributes:
+                raise StopIteration
+            words, offset, mark, commit = state.slot()
+            pack_span(words, offset, start, end - start, what, step, id_, parent)
+            words[mark] = commit
         except StopIteration:
-            write(state, start, end - start, what, step, id_, parent)
-            return
-        pack_span(state.buffer, offset, start, end - start, what, step, id_, parent)
-        state.words[mark] = commit
+            write(state, attributes, 0, start, end - start, what, step, id_, parent)
 
 
-class AttributedSpan(dict[str, Any]):
-    """One use of a span type; the mapping is its attributes, written when the span ends."""
+def _ids(id_: int, parent: int) -> int:
+    """Id and distance to the parent in one word, as a collective's record has them."""
+    distance = id_ - parent if parent else 0
+    return id_ << DISTANCE_BITS | (distance if distance <= _FARTHEST else 0)
 
-    __slots__ = ("of",)
-    of: SpanType
 
-    def __enter__(self) -> AttributedSpan:
-        self.of.__enter__()
-        return self
+class AttributedSpan:
+    """One use of a span type; its attributes are written when the span ends."""
+
+    __slots__ = ("attributes",)
+    attributes: Mapping[str, Any]
+
+    @staticmethod
+    def __enter__() -> None:
+        raise NotImplementedError
 
     def __exit__(
         self,
@@ -292,28 +341,7 @@ class AttributedSpan(dict[str, Any]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        end = clock()
-        try:
-            state = local.state
-            entry = state.stack.pop()
-            if entry[0] is not self.of.what:
-                entry = out_of_order(state.stack, entry, self.of.what)
-            what, start, step, id_, parent, open_mark = entry
-        except (AttributeError, IndexError):
-            return
-        if kind is not None:
-            what |= _ERROR
-        try:
-            if write_values(state, id_, self):
-                offset, mark, commit = state.slot()
-                pack_span(state.buffer, offset, start, end - start, what, step, id_, parent)
-                state.words[mark] = commit
-                state.open_words[open_mark] = 0
-                return
-        except StopIteration:
-            pass
-        write(state, start, end - start, what, step, id_, parent, 0, 0, self)
-        state.open_words[open_mark] = 0
+        raise NotImplementedError
 
 
 def span_type(
@@ -334,11 +362,12 @@ def span_type(
     if collective is not None:
         site = interner.collective(collective) << SEQ_BITS
         group = interner.group(collective.group) * 4
-    enter, exit_ = _enter_and_exit(what)
+    enter, exit_, attributed = _with(what)
     methods = {
         "__slots__": (),
         "__enter__": staticmethod(enter),
         "__exit__": staticmethod(exit_),
     }
     type_: type[SpanType] = type("SpanType", (SpanType,), methods)
-    return type_(what, interner.lane(lane) if lane else 0, site, group)
+    lane_bits = interner.lane(lane) << LANE_SHIFT if lane else 0
+    return type_(what, lane_bits, site, group, attributed)
