@@ -1,7 +1,7 @@
 """The run directory and its tables: parts, compaction, and opening a run in any state."""
 
 from tracekit.dataset.compaction import Compacted, compact
-from tracekit.dataset.convert import Converted, convert, drop_covered_segments, finalize
+from tracekit.dataset.conversion import Converted, convert, drop_covered_segments, finalize
 from tracekit.dataset.coverage import Attempt, Coverage, Duplicate, Elsewhere
 from tracekit.dataset.parts import write_table
 from tracekit.dataset.run import Run, open_run

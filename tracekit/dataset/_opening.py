@@ -15,7 +15,7 @@ from tracekit.dataset._listing import Listing, list_files
 from tracekit.dataset._remainder import Opened, Rest, Scratch, open_journals, rest_of
 from tracekit.dataset._run_facts import Known, run_facts
 from tracekit.dataset._sidecars import Sidecars, Stem, attempt_folders, rank_of, read_sidecars
-from tracekit.dataset.convert import run_id_of, run_json
+from tracekit.dataset.conversion import run_id_of, run_json
 from tracekit.dataset.coverage import Attempt, Coverage, Duplicate, Elsewhere
 from tracekit.dataset.facts import table_of
 from tracekit.dataset.parts import Footer, Held

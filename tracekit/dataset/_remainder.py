@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tracekit.dataset._ending import Ending, closed_in, look, lost_records
 from tracekit.dataset._listing import Listing, covered
-from tracekit.dataset.convert import origin_of
+from tracekit.dataset.conversion import origin_of
 from tracekit.dataset.decode import decode
 from tracekit.dataset.facts import FactRow, fact_rows, summary
 from tracekit.dataset.parts import write_file

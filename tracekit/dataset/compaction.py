@@ -22,7 +22,7 @@ from tracekit.dataset._listing import list_files
 from tracekit.dataset._merge import OUT_ROWS, Group, groups_of, merged, most_at_once
 from tracekit.dataset._remainder import open_journals
 from tracekit.dataset._sidecars import attempt_folders
-from tracekit.dataset.convert import finalize
+from tracekit.dataset.conversion import finalize
 from tracekit.dataset.parts import Footer, Held, write_file
 from tracekit.dataset.schema import TABLES
 from tracekit.errors import InputError

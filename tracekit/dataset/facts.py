@@ -98,7 +98,7 @@ def _clock(journal: JournalReader, origin: Origin) -> dict[str, Any]:
     identity = journal.identity
     domain = identity.get("clock_domain")
     if domain is None:
-        domain = f"{identity.get('boot_id', '')}:{identity.get('time_namespace', '')}"
+        domain = f"{identity.get('boot_id', '')}:{identity.get('time_ns', '')}"
     anchors = journal.anchors()
     ends = [anchors[0], anchors[-1]] if anchors else []
     return {

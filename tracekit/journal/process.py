@@ -65,7 +65,7 @@ def is_alive(identity: Mapping[str, Any], pid: int, heartbeat_ns: int, offset_ns
     """
     boot = identity.get("boot_id")
     if boot and boot != boot_id():
-        return time.time_ns() - (heartbeat_ns + offset_ns) < SILENT_NS
+        return abs(time.time_ns() - (heartbeat_ns + offset_ns)) < SILENT_NS
     if identity.get("pid_ns", namespace("pid")) != namespace("pid"):
         return time.monotonic_ns() - heartbeat_ns < SILENT_NS
     state = process_state(pid)

@@ -24,7 +24,6 @@ from tracekit.journal.format import (
     HEADER,
     LIVE_OFFSET,
     SEGMENT_HEADER,
-    SEGMENT_HEADER_BYTES,
     SEGMENT_MAGIC,
     VERSION,
     Live,
@@ -173,8 +172,7 @@ class JournalReader:
             segment_epoch(number),
         ):
             raise FormatError(path, "the segment belongs to another journal")
-        chunks = (segment_bytes - SEGMENT_HEADER_BYTES) // chunk_bytes
-        usable = SEGMENT_HEADER_BYTES + chunks * chunk_bytes
+        usable = segment_bytes // chunk_bytes * chunk_bytes
         data: memoryview | bytes = memoryview(mapped)[:usable]
         if size < usable:
             self.skipped.append((path, f"the file is cut: {size} of {segment_bytes} bytes"))
