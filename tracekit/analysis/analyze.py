@@ -1,0 +1,224 @@
+"""The analysis from end to end: an engine with the tables of a run in, the verdict out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.analysis.answers import answers
+from tracekit.analysis.deaths import Mortem, post_mortem
+from tracekit.analysis.ends import End, read_ends
+from tracekit.analysis.facts import Facts, read_facts
+from tracekit.analysis.gaps import clock_findings, gap_findings
+from tracekit.analysis.judge import judge
+from tracekit.analysis.options import Options
+from tracekit.analysis.peers import Peers, find_peers
+from tracekit.analysis.steps import Steps, choose_steps
+from tracekit.analysis.summaries import (
+    rank_summaries,
+    samples_per_second,
+    shares_of,
+    step_times,
+    summarize_collectives,
+    what_if,
+)
+from tracekit.analysis.tables import Overview, Tables, collect, overview
+from tracekit.analysis.verdicts import (
+    share_findings,
+    straggler_findings,
+    straggler_summary,
+)
+from tracekit.dataset.coverage import Coverage
+from tracekit.dataset.engine import Engine
+from tracekit.findings import Certainty, Finding, Severity, say
+from tracekit.findings.result import (
+    Analysis,
+    Clock,
+    ClockDomain,
+    CoverageSummary,
+    Questions,
+    RunSummary,
+)
+
+__all__ = ["analyze"]
+
+_SLOW = ("straggler.", "comm.", "data.", "checkpoint.")
+
+
+def analyze(
+    engine: Engine,
+    coverage: Coverage | None = None,
+    options: Options | None = None,
+    where: str = "RUN",
+) -> Analysis:
+    """Analyze the last attempt of the run whose tables spans, events and facts the engine has.
+
+    ``where`` is how the run is called in the commands that are advised.
+    """
+    options = options or Options()
+    seen = overview(engine)
+    if seen is None:
+        return _nothing(_covered(coverage or Coverage(), None))
+    covered = _covered(coverage or Coverage(), seen.attempt)
+    facts = read_facts(engine, seen.attempt)
+    tables = collect(engine, seen, options)
+    steps = choose_steps(tables, options) if tables is not None else None
+    run = _run(seen, facts, tables, steps)
+    clock = _clock(seen, facts)
+    ends = read_ends(engine, seen, facts)
+    times = step_times(tables, steps) if tables is not None and steps is not None else None
+    median_ns = times.median * 1e6 if times is not None else None
+    mortem = post_mortem(ends, facts, median_ns, options)
+    shares, judgement, peers = None, None, None
+    findings = list(mortem.findings)
+    if tables is not None and steps is not None and len(steps.used):
+        peers = find_peers(tables, facts, clock.aligned)
+        shares = shares_of(tables, steps)
+        judgement = judge(tables, steps, peers, options)
+        step_ms = float(np.median(tables.values["wall"][steps.used].mean(axis=1))) / 1e6
+        if judgement is not None:
+            findings += straggler_findings(
+                judgement, tables, facts, run, step_ms, shares.wait, options, where
+            )
+        findings += _undecided(peers, tables)
+        findings += share_findings(shares, tables, run, step_ms, options, where)
+    findings += clock_findings(clock)
+    findings += gap_findings(covered, run, tables, steps, where)
+    findings.sort(key=lambda finding: -finding.severity.weight)
+    symptom = mortem.symptom or _symptom(findings)
+    stragglers = judgement.suspects if judgement is not None else ()
+    return Analysis(
+        symptom,
+        _phase(mortem, ends, tables, steps),
+        run,
+        answers(mortem, judgement, peers, shares, tables, steps, facts),
+        clock,
+        covered,
+        times,
+        samples_per_second(facts, times),
+        shares,
+        rank_summaries(seen.ranks, facts, tables, steps, judgement),
+        tuple(straggler_summary(suspect) for suspect in stragglers),
+        what_if(tables, steps, judgement, peers),
+        summarize_collectives(tables, facts) if tables is not None else (),
+        tuple(findings),
+    )
+
+
+def _covered(coverage: Coverage, attempt: int | None) -> CoverageSummary:
+    """What the dataset says about its files, of one attempt."""
+    return CoverageSummary(
+        coverage.files,
+        tuple((str(path), reason) for path, reason in coverage.skipped),
+        coverage.dropped_spans,
+        coverage.open_spans,
+        coverage.torn_slots,
+        {one.rank: one.stems for one in coverage.duplicate_ranks if one.attempt == attempt},
+        {
+            one.rank: f"{one.host}:{one.path}"
+            for one in coverage.elsewhere
+            if one.attempt == attempt
+        },
+    )
+
+
+def _nothing(coverage: CoverageSummary) -> Analysis:
+    """The verdict over a run without a single span."""
+    finding = Finding(
+        "coverage.partial",
+        Severity.WARNING,
+        Certainty.PROVEN,
+        say("coverage.partial.nothing"),
+        advice=(),
+    )
+    run = RunSummary("", 0, (), (), 0, 0.0, 0)
+    return Analysis(
+        "healthy", "startup", run, Questions(), Clock(True, None), coverage, findings=(finding,)
+    )
+
+
+def _run(
+    seen: Overview,
+    facts: Facts,
+    tables: Tables | None,
+    steps: Steps | None,
+) -> RunSummary:
+    world = max(facts.world_size, max(seen.ranks, default=-1) + 1)
+    missing = set(range(world)) - set(seen.ranks)
+    hosts = {facts.of(rank).host for rank in seen.ranks} or {""}
+    complete = len(steps.complete) if steps is not None else 0
+    return RunSummary(
+        seen.run_id,
+        world,
+        seen.ranks,
+        tuple(sorted(missing)),
+        complete,
+        (max(seen.last_ns.values()) - seen.first_ns) / 1e9,
+        len(hosts),
+        seen.attempt,
+        seen.attempts,
+        int(tables.steps[0]) if tables is not None and len(tables.steps) else None,
+        int(tables.steps[-1]) if tables is not None and len(tables.steps) else None,
+        len(steps.used) if steps is not None else 0,
+        steps.warm_up if steps is not None else 0,
+    )
+
+
+def _clock(seen: Overview, facts: Facts) -> Clock:
+    """Ranks of one boot of one host read one clock; between clocks nothing is known yet."""
+    domains: dict[str, list[int]] = {}
+    for rank in seen.ranks:
+        of = facts.of(rank)
+        domains.setdefault(of.domain or of.host, []).append(rank)
+    aligned = len(domains) <= 1
+    errors = [facts.of(rank).clock_error_us or 0.0 for rank in seen.ranks]
+    listed = tuple(
+        ClockDomain(
+            facts.of(ranks[0]).host,
+            tuple(ranks),
+            0.0 if aligned else None,
+            0.0 if aligned else None,
+            max(errors, default=0.0) if aligned else None,
+        )
+        for ranks in domains.values()
+    )
+    return Clock(aligned, max(errors, default=0.0) if aligned else None, listed)
+
+
+def _undecided(peers: Peers, tables: Tables) -> list[Finding]:
+    """Why no rank was judged, where that is because of roles (clocks have their own finding)."""
+    if peers.unknown != "roles":
+        return []
+    return [
+        Finding(
+            "straggler.stage",
+            Severity.INFO,
+            Certainty.CANNOT_TELL,
+            say("straggler.unknown_roles"),
+            ranks=tables.ranks,
+            advice=(say("advice.roles"),),
+        )
+    ]
+
+
+def _symptom(findings: list[Finding]) -> str:
+    slow = any(
+        finding.id.startswith(_SLOW) and finding.severity is not Severity.INFO
+        for finding in findings
+    )
+    return "slow" if slow else "healthy"
+
+
+def _phase(mortem: Mortem, ends: dict[int, End], tables: Tables | None, steps: Steps | None) -> str:
+    """Where the job was when what it is about happened: before, in or after its steps."""
+    began = tables is not None and len(tables.steps) > 0
+    if not began or steps is None:
+        return "startup"
+    if mortem.symptom is None:
+        return "training"
+    if mortem.opened is not None:
+        inside = mortem.opened.step is not None
+        return "training" if inside else "teardown" if len(steps.complete) else "startup"
+    last = [end.inside for rank, end in ends.items() if rank in mortem.culprits]
+    if any(one is not None and one.step is not None for one in last):
+        return "training"
+    return "teardown" if len(steps.complete) else "startup"

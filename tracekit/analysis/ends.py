@@ -1,0 +1,158 @@
+"""How each rank ended, what it was in the middle of, and who was the first to go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracekit.analysis.facts import Facts, RankFacts
+from tracekit.analysis.options import Options
+from tracekit.analysis.queries import query
+from tracekit.analysis.tables import Overview
+from tracekit.dataset.engine import Engine
+
+__all__ = ["End", "Open", "first_death", "read_ends"]
+
+_TERM, _ABORT, _KILL = 15, 6, 9
+_BY_PEERS = re.compile(
+    r"closed by (remote )?peer|connection reset|broken pipe|connection refused|socket timeout"
+    r"|nccl|watchdog|timed? ?out (after )?waiting|peer .*(closed|exited)|store",
+    re.IGNORECASE,
+)
+_OUT_OF_MEMORY = re.compile(r"out ?of ?memory|memoryerror|cannot allocate memory", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A span that was open when the record of its rank ends."""
+
+    kind: str
+    name: str
+    step: int | None
+    start_ns: int
+    op: str | None = None
+    group: str | None = None
+    seq: int | None = None
+    group_size: int | None = None
+    root: int | None = None
+
+
+@dataclass(slots=True)
+class End:
+    """The end of one rank, as far as it is known."""
+
+    rank: int
+    state: str
+    time_ns: int
+    """When it ended, or the last instant it is known to have lived."""
+    signal: int | None = None
+    code: int | None = None
+    source: str | None = None
+    error: str | None = None
+    frame: str | None = None
+    opened: list[Open] = field(default_factory=list)
+    behind: set[tuple[str | None, int | None, str | None]] = field(default_factory=set)
+    """Of the collectives that some rank is in, those it ended: group, sequence, operation."""
+    last_span: str | None = None
+    last_step: int | None = None
+    last_end_ns: int | None = None
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it ended other than it should."""
+        return self.state in ("signal", "exception", "vanished") or (
+            self.state == "exit" and self.code != 0
+        )
+
+    @property
+    def inside(self) -> Open | None:
+        """The innermost span that was open; the step itself only where there is nothing else."""
+        inner = [one for one in self.opened if one.kind != "step"]
+        return inner[-1] if inner else self.opened[-1] if self.opened else None
+
+    @property
+    def waits_in(self) -> Open | None:
+        """The collective it was in."""
+        calls = [one for one in self.opened if one.kind == "comm" and one.seq is not None]
+        return calls[0] if calls else None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether its last words are about memory."""
+        return bool(_OUT_OF_MEMORY.search(self.error or ""))
+
+    def blame(self) -> int:
+        """How likely its end is a cause: 0 surely, 9 surely an effect of another's end."""
+        if self.out_of_memory:
+            return 0
+        if self.state == "signal":
+            return {_TERM: 9, _ABORT: 4}.get(self.signal or 0, 0)
+        if self.error and _BY_PEERS.search(self.error):
+            return 8
+        if self.state == "exception":
+            return 1
+        return 3 if self.state == "vanished" else 2
+
+
+def read_ends(engine: Engine, seen: Overview, facts: Facts) -> dict[int, End]:
+    """The end of every rank that left a record or of which the launcher spoke."""
+    ends = {
+        rank: _end(rank, facts.of(rank), seen.last_ns.get(rank))
+        for rank in sorted({*seen.ranks, *(r for r, f in facts.ranks.items() if f.end)})
+    }
+    if seen.open_spans:
+        for row in engine.sql(query("open_spans", attempt=seen.attempt)).to_pylist():
+            ends[row["rank"]].opened.append(
+                Open(
+                    row["kind"], row["name"], row["step"], row["start_ns"], row["collective_op"],
+                    row["collective_group"], row["collective_seq"], row["group_size"],
+                    row["peer_rank"],
+                )
+            )  # fmt: skip
+    for seq in sorted({w.seq for end in ends.values() if (w := end.waits_in) and w.seq}):
+        for row in engine.sql(query("ended_calls", attempt=seen.attempt, seq=seq)).to_pylist():
+            ends[row["rank"]].behind.add((row["grp"], seq, row["op"]))
+    if any(end.is_bad or end.opened for end in ends.values()):
+        for row in engine.sql(query("last_spans", attempt=seen.attempt)).to_pylist():
+            end = ends[row["rank"]]
+            end.last_span, end.last_step = row["name"], row["step"]
+            end.last_end_ns = row["end_ns"]
+    return ends
+
+
+def _end(rank: int, facts: RankFacts, last_ns: int | None) -> End:
+    said: Mapping[str, Any] = facts.end
+    code = said.get("code", said.get("exitcode"))
+    number = said.get("signal")
+    state = str(said.get("state") or "unknown")
+    if number is None and isinstance(code, int) and code < 0:
+        number, state = -code, "signal"
+    text = [str(said[key]) for key in ("type", "message", "error") if said.get(key)]
+    if state == "exit" and text:
+        state = "exception"
+    known = [time for time in (facts.end_ns, last_ns, facts.heartbeat_ns) if time]
+    time_ns = facts.end_ns if facts.end_ns and state != "running" else max(known, default=0)
+    return End(
+        rank,
+        state,
+        time_ns,
+        number,
+        code if isinstance(code, int) else None,
+        said.get("source"),
+        ": ".join(text) or None,
+        said.get("frame"),
+    )
+
+
+def first_death(ends: Mapping[int, End], options: Options) -> End | None:
+    """The rank whose end explains the others': among those that ended first, the one whose end
+    is least likely an effect."""
+    bad = [end for end in ends.values() if end.is_bad]
+    if not bad:
+        return None
+    first = min(end.time_ns for end in bad)
+    together = first + options.deaths_together_s * 1e9
+    early = [end for end in bad if end.time_ns <= together]
+    return min(early, key=lambda end: (end.blame(), end.time_ns, end.rank))

@@ -1,0 +1,106 @@
+"""What the table of facts says about each rank, read once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracekit.dataset.engine import Engine
+
+__all__ = ["Facts", "RankFacts", "read_facts"]
+
+
+@dataclass(slots=True)
+class RankFacts:
+    """One rank of the attempt: who it is, how it ended, what it was seen doing."""
+
+    host: str = ""
+    identity: dict[str, Any] = field(default_factory=dict)
+    identities: int = 0
+    domain: str | None = None
+    clock_error_us: float | None = None
+    end: dict[str, Any] = field(default_factory=dict)
+    end_ns: int | None = None
+    stacks: list[dict[str, Any]] = field(default_factory=list)
+    heartbeat_ns: int | None = None
+    last_seq: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Last enqueued and last completed sequence of each group."""
+    dropped: int = 0
+    batch: float | None = None
+
+
+@dataclass(slots=True)
+class Facts:
+    """The facts of one attempt."""
+
+    ranks: dict[int, RankFacts] = field(default_factory=dict)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    group_names: dict[str, str] = field(default_factory=dict)
+    world_size: int = 0
+
+    def of(self, rank: int) -> RankFacts:
+        """The facts of a rank, empty when there are none."""
+        return self.ranks.setdefault(rank, RankFacts())
+
+
+def read_facts(engine: Engine, attempt: int) -> Facts:
+    """Read the facts of an attempt; what has another shape than expected is passed over."""
+    rows = engine.sql(
+        f"SELECT rank, host, name, value, time_ns FROM facts WHERE attempt = {attempt}"
+    )
+    found = Facts()
+    for row in rows.to_pylist():
+        try:
+            value = json.loads(row["value"])
+        except ValueError:
+            continue
+        _take(found, row, value)
+    for rank in found.ranks.values():
+        rank.stacks.sort(key=lambda stack: stack.get("time_ns") or 0)
+    return found
+
+
+def _take(found: Facts, row: Mapping[str, Any], value: Any) -> None:
+    name, rank = row["name"], row["rank"]
+    if name == "group" and isinstance(value, dict) and "id" in value:
+        group = str(value["id"])
+        found.groups[group] = tuple(sorted(int(member) for member in value.get("ranks") or ()))
+        found.group_names[group] = str(value.get("name") or group)
+    if rank is None:
+        return
+    of = found.of(rank)
+    of.host = of.host or row["host"] or ""
+    if name == "heartbeat":
+        time = value.get("time_ns") if isinstance(value, dict) else value
+        of.heartbeat_ns = time if isinstance(time, int) else row["time_ns"]
+    elif name == "batch_size" and isinstance(value, (int, float)):
+        of.batch = float(value)
+    elif isinstance(value, dict):
+        _take_object(found, of, name, value, row["time_ns"])
+
+
+def _take_object(
+    found: Facts, of: RankFacts, name: str, value: dict[str, Any], time_ns: int | None
+) -> None:
+    if name == "rank":
+        of.identities += 1
+        of.identity = {**value, **of.identity}
+        of.host = str(value.get("host") or of.host)
+        of.domain = of.domain or value.get("clock_domain")
+        found.world_size = max(found.world_size, int(value.get("world_size") or 0))
+    elif name == "clock":
+        of.domain = value.get("domain") or of.domain
+        of.clock_error_us = value.get("error_us", of.clock_error_us)
+    elif name == "end_state":
+        if not of.end or of.end.get("state") in (None, "running", "vanished"):
+            of.end = value
+            of.end_ns = value.get("time_ns") or time_ns
+    elif name == "stack":
+        of.stacks.append({"time_ns": time_ns, **value})
+    elif name == "last_seq":
+        enqueued, completed = value.get("enqueued"), value.get("completed")
+        of.last_seq[str(value.get("group"))] = (int(enqueued or 0), int(completed or 0))
+    elif name == "dropped":
+        of.dropped += int(value.get("spans") or 0)

@@ -1,0 +1,270 @@
+"""Who makes the others wait: the peer rule, the mean rule, intermittent ranks, uneven data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.options import Options
+from tracekit.analysis.peers import Peers
+from tracekit.analysis.steps import Places, Steps
+from tracekit.analysis.stragglers import sign_test
+from tracekit.analysis.tables import PHASES, Tables
+
+__all__ = ["Judgement", "Suspect", "judge"]
+
+Array = npt.NDArray[np.float64]
+_EVENTS = ("checkpoint", "gc", "eval", "compile")
+"""Phases that are events of their own: a rank has one in a step or has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One rank under judgement; times are nanoseconds a step."""
+
+    rank: int
+    kind: str
+    """rank, or intermittent."""
+    rules: tuple[str, ...]
+    share: float
+    """Imposed wait of the usual step (rank) or of the mean step (intermittent), in median steps."""
+    imposed: float
+    """Imposed wait of the mean step."""
+    ratio: float
+    """Mean own work over the mean of the peers' means."""
+    p: float | None
+    cause: str
+    excess: dict[str, float]
+    places: Places
+    """The steps in which it was late."""
+    confirmed: bool
+    """Whether statistics leave no other reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """All that is said about ranks."""
+
+    suspects: tuple[Suspect, ...]
+    imposed: Array
+    """Imposed wait of steps × ranks."""
+    own: Array
+    ratio: Array
+    imbalance: float | None
+    """Correlation of forward and backward where every rank's work varies on its own."""
+
+
+def judge(tables: Tables, steps: Steps, peers: Peers, options: Options) -> Judgement | None:
+    """Judge the ranks; None where there is nothing to judge by."""
+    if not len(steps.used) or len(tables.ranks) < 2:
+        return None
+    own = (tables.values["wall"] - tables.values["blocked"]).astype(np.float64)
+    imposed = tables.imposed.astype(np.float64)
+    if tables.pace is not None:
+        imposed = np.maximum(imposed, tables.pace)
+    court = _Court(tables, steps, peers, options, own, imposed)
+    suspects = court.persistent() + court.intermittent() if not peers.unknown else []
+    return Judgement(
+        tuple(suspects),
+        imposed,
+        own,
+        court.ratio,
+        court.imbalance() if not suspects and not peers.unknown else None,
+    )
+
+
+class _Court:
+    """What the rules share: the arrays, and the work of each phase beside that of the peers."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        steps: Steps,
+        peers: Peers,
+        options: Options,
+        own: Array,
+        imposed: Array,
+    ) -> None:
+        self.tables, self.steps, self.options = tables, steps, options
+        self.own, self.imposed = own, imposed
+        self.wall = tables.values["wall"].astype(np.float64).mean(axis=1)
+        self.step = float(np.median(self.wall[steps.used]))
+        place = {rank: i for i, rank in enumerate(tables.ranks)}
+        self.sets = [[place[rank] for rank in ranks] for ranks in peers.sets if len(ranks) > 1]
+        self.peers_of = {
+            i: np.array([j for j in ranks if j != i]) for ranks in self.sets for i in ranks
+        }
+        self.met = bool(tables.meetings[steps.warm].any())
+        mean = own[steps.used].mean(axis=0)
+        self.ratio = np.full(len(tables.ranks), np.nan)
+        for ranks in self.sets or [list(range(len(tables.ranks)))]:
+            self.ratio[ranks] = mean[ranks] / mean[ranks].mean()
+        self.guilty: set[int] = set()
+
+    # The peer rule and the mean rule
+
+    def persistent(self) -> list[Suspect]:
+        """Ranks that are late step after step."""
+        found = []
+        for i in sorted(self.peers_of):
+            suspect = self._by_arrivals(i) if self.met else self._by_work(i)
+            if suspect is not None:
+                found.append(suspect)
+                self.guilty.add(i)
+        return sorted(found, key=lambda suspect: -suspect.share)
+
+    def _by_arrivals(self, i: int) -> Suspect | None:
+        used, options = self.steps.used, self.options
+        imposed = self.imposed[used, i]
+        blocks = self._blocks(imposed)
+        usual = float(np.median([np.median(block) for block in blocks]))
+        share = usual / self.step
+        if share < options.straggler_warning:
+            return None
+        positive = sum(bool(np.median(block) > 0) for block in blocks)
+        p = sign_test(positive, len(blocks), len(self.tables.ranks))
+        late = imposed >= options.straggler_warning * self.step
+        confirmed = p < options.p_value
+        rules = ("peer", "mean") if self.ratio[i] > options.mean_rule else ("peer",)
+        if not confirmed and (self._long_enough() or late.mean() < options.consistent_share):
+            return None
+        return self._suspect(i, "rank", rules, share, p, used[late], confirmed)
+
+    def _by_work(self, i: int) -> Suspect | None:
+        """Without meetings nobody waits: own work alone speaks, and never with certainty."""
+        used, options = self.steps.used, self.options
+        others = self.own[np.ix_(used, self.peers_of[i])].mean(axis=1)
+        slow = self.own[used, i] > options.mean_rule * (
+            (others * len(self.peers_of[i]) + self.own[used, i]) / (len(self.peers_of[i]) + 1)
+        )
+        if self.ratio[i] <= options.mean_rule or slow.mean() < options.consistent_share:
+            return None
+        return self._suspect(i, "rank", ("mean",), 0.0, None, used[slow], False)
+
+    def _blocks(self, values: Array) -> list[Array]:
+        count = max(1, len(values) // self.options.block_steps)
+        return [block for block in np.array_split(values, count) if len(block)]
+
+    def _long_enough(self) -> bool:
+        """Whether the sign test could have confirmed a rank that is late in every block."""
+        blocks = max(1, len(self.steps.used) // self.options.block_steps)
+        return sign_test(blocks, blocks, len(self.tables.ranks)) < self.options.p_value
+
+    # Now and then
+
+    def intermittent(self) -> list[Suspect]:
+        """Ranks that are late in some steps, each time for the same reason."""
+        warm, options = self.steps.warm, self.options
+        imposed = self.imposed[warm]
+        late = imposed >= options.spike * self.step
+        late[:, sorted(self.guilty)] = False
+        found = []
+        for i in sorted(set(self.peers_of) - self.guilty):
+            places = warm[late[:, i]]
+            if len(places) < options.spikes_at_least:
+                continue
+            causes = [self._cause(self._excess(i, places[k : k + 1])) for k in range(len(places))]
+            cause = max(sorted(set(causes)), key=causes.count)
+            alike = causes.count(cause) / len(causes)
+            p = self._chance(int(late[:, i].sum()), int(late.sum()))
+            event = cause in _EVENTS and self._only_here(i, cause)
+            if cause == "unknown" or alike < options.consistent_share:
+                continue
+            if p >= options.p_value and not event:
+                continue
+            share = float(imposed[:, i].mean()) / self.step
+            found.append(self._suspect(i, "intermittent", ("peer",), share, p, places, True))
+        return sorted(found, key=lambda suspect: -suspect.share)
+
+    def _chance(self, here: int, all_ranks: int) -> float:
+        """The chance that one of the ranks has so many of all late steps."""
+        ranks = len(self.tables.ranks)
+        share = 1 / ranks
+        tail, term = 0.0, (1 - share) ** all_ranks
+        for k in range(all_ranks + 1):
+            if k >= here:
+                tail += term
+            term *= (all_ranks - k) / (k + 1) * share / (1 - share)
+        return min(1.0, ranks * tail)
+
+    def _only_here(self, i: int, phase: str) -> bool:
+        """Whether this phase takes much more time on this rank than on any of its peers."""
+        spent = self.tables.values[f"own_{phase}"][self.steps.warm].sum(axis=0)
+        return bool(spent[i] > 3 * spent[self.peers_of[i]].max())
+
+    # Causes
+
+    def _suspect(
+        self,
+        i: int,
+        kind: str,
+        rules: tuple[str, ...],
+        share: float,
+        p: float | None,
+        places: Places,
+        confirmed: bool,
+    ) -> Suspect:
+        excess = self._excess(i, places)
+        over = self.steps.warm if kind == "intermittent" else self.steps.used
+        imposed = float(self.imposed[over, i].mean())
+        rank = self.tables.ranks[i]
+        return Suspect(
+            rank, kind, rules, share, imposed, float(self.ratio[i]), p, self._cause(excess),
+            excess, places, confirmed,
+        )  # fmt: skip
+
+    def _excess(self, i: int, places: Places) -> dict[str, float]:
+        """By how much each phase of a rank takes longer than its peers', in the usual such step.
+
+        The optimizer runs after the last meeting of its step: what it is late there shows in the
+        next one.
+        """
+        excess = {}
+        for phase in PHASES:
+            values = self.tables.values[f"own_{phase}"]
+            at = np.maximum(places - 1, 0) if phase == "optimizer" and self.met else places
+            others = np.median(values[np.ix_(at, self.peers_of[i])], axis=1)
+            more = values[at, i] - others
+            excess[phase] = float(np.nanmedian(more)) if len(more) else 0.0
+        return excess
+
+    def _cause(self, excess: dict[str, float]) -> str:
+        positive = sum(max(0.0, ns) for ns in excess.values())
+        phase = max(excess, key=lambda name: excess[name])
+        return phase if 0 < positive * self.options.cause_share <= excess[phase] else "unknown"
+
+    # Uneven data
+
+    def imbalance(self) -> float | None:
+        """Whether every rank's work varies by itself, forward and backward together.
+
+        Noise of the machine moves the phases one by one; a long batch moves both.
+        """
+        used, options = self.steps.used, self.options
+        wait = self.tables.values["exposed_wait"][used].mean() / self.step
+        if len(used) < options.shares_steps or wait < options.imbalance_wait or not self.sets:
+            return None
+        values = self.tables.values
+        forward, backward = (self._own_variation(values[f"own_{p}"]) for p in _COMPUTE)
+        correlations = []
+        for i in sorted(self.peers_of):
+            usual = np.median(values["own_forward"][used, i] + values["own_backward"][used, i])
+            both = forward[:, i] + backward[:, i]
+            if not usual or both.std() < options.imbalance_variation * usual:
+                return None
+            if not forward[:, i].std() or not backward[:, i].std():
+                return None
+            correlations.append(np.corrcoef(forward[:, i], backward[:, i])[0, 1])
+        least = float(np.median(correlations))
+        return least if least >= options.imbalance_correlation else None
+
+    def _own_variation(self, values: npt.NDArray[np.float32]) -> Array:
+        """What is left of a phase's time when what all ranks have in common is taken away."""
+        used = values[self.steps.used].astype(np.float64)
+        common: Array = np.median(used, axis=1, keepdims=True)
+        return used - common
+
+
+_COMPUTE = ("forward", "backward")

@@ -1,0 +1,5 @@
+-- Which ranks have the collectives of one sequence number behind them.
+SELECT rank, collective_group AS grp, collective_op AS op
+FROM spans
+WHERE attempt = :attempt AND kind = 'comm' AND collective_seq = :seq AND NOT is_open
+GROUP BY rank, collective_group, collective_op

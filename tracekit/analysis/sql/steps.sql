@@ -1,0 +1,11 @@
+-- When each rank began and ended each step.
+SELECT
+  rank,
+  step,
+  MIN(start_ns) AS begin_ns,
+  MAX(end_ns) AS end_ns,
+  MAX(CASE WHEN is_open THEN 1 ELSE 0 END) AS is_open,
+  COUNT(*) AS marks
+FROM timeline
+WHERE kind = 'step' AND step IS NOT NULL
+GROUP BY rank, step

@@ -1,0 +1,12 @@
+-- The spans of the attempt that is looked at, with the step numbers of shifted ranks corrected.
+SELECT
+  s.rank,
+  s.step - h.shift AS step,
+  s.kind, s.lane, s.span_id, s.parent_id, s.start_ns,
+  s.start_ns + s.duration_ns AS end_ns,
+  CASE WHEN s.launch_ns < s.start_ns THEN 1 ELSE 0 END AS sent_before,
+  s.is_open, s.collective_op, s.collective_group, s.collective_seq, s.collective_bytes,
+  s.group_size, s.peer_rank
+FROM spans s
+JOIN shifts h ON h.rank = s.rank
+WHERE s.attempt = :attempt

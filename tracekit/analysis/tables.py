@@ -1,0 +1,351 @@
+"""From spans to one small row for each rank and step: runs the SQL window by window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.analysis.options import Options
+from tracekit.analysis.queries import query
+from tracekit.dataset.engine import Engine
+from tracekit.model import DIRECTION_OF_OP
+
+__all__ = ["CLASSES", "PHASES", "Group", "Overview", "Tables", "collect", "overview"]
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+CLASSES = ("compute", "data", "checkpoint", "eval", "compile", "gc", "other")
+"""The classes of the partition beside the exposed communication."""
+EXPOSED = ("exposed_wait", "exposed_queue", "exposed_transfer")
+TOTALS = ("wait_total", "queue_total", "transfer_total")
+PHASES = (
+    "data", "forward", "backward", "optimizer", "checkpoint", "eval", "compile", "gc", "other"
+)  # fmt: skip
+"""What own work is made of."""
+_PER_STEP = ("wall", "blocked", *EXPOSED, *TOTALS, *CLASSES, *(f"own_{phase}" for phase in PHASES))
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What was recorded in one attempt."""
+
+    attempt: int
+    attempts: int
+    run_id: str
+    ranks: tuple[int, ...]
+    first_ns: int
+    last_ns: dict[int, int]
+    """The last instant at which each rank recorded something."""
+    spans: int
+    communications: int
+    open_spans: int
+    first_step: int | None
+    last_step: int | None
+    stepless_end_ns: int
+    """When the last span ended that belongs to no step."""
+    device_ranks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Group:
+    """One operation in one group, summed over all windows."""
+
+    group: str
+    op: str
+    direction: str | None
+    group_size: int
+    sent_before: bool = False
+    """Parts of it were sent before the recorded arrival, so no bandwidth can be told."""
+    calls: int = 0
+    complete: int = 0
+    bytes: float = 0.0
+    timed_steps: int = 0
+    timed_spans: int = 0
+    wait: float = 0.0
+    queue: float = 0.0
+    transfer: float = 0.0
+
+
+@dataclass(slots=True)
+class Tables:
+    """Arrays of steps × ranks; NaN where a rank has no such step. Times are nanoseconds."""
+
+    steps: Ints
+    ranks: tuple[int, ...]
+    values: dict[str, Floats]
+    is_open: npt.NDArray[np.bool_]
+    begin_ns: Ints
+    imposed: Floats
+    """What each rank alone cost the others, by arrivals."""
+    pace: Floats | None
+    """The same by own work; None where arrivals tell it all."""
+    lateness: Floats
+    """Own arrival minus the median of the others', at the step's most waited-for meeting."""
+    last: Ints
+    """How many meetings each rank came last to."""
+    meetings: Ints
+    """How many meetings each step has."""
+    calls: Ints
+    """How many collectives each step has."""
+    incomplete: Ints
+    """How many of them lack members."""
+    bytes: npt.NDArray[np.float64]
+    every: int
+    """Totals are known for steps that this divides."""
+    shifts: dict[int, int] = field(default_factory=dict)
+    groups: dict[tuple[str, str], Group] = field(default_factory=dict)
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def overview(engine: Engine) -> Overview | None:
+    """Who recorded what in the last attempt; None where nothing was recorded at all."""
+    rows = engine.sql(query("overview")).to_pylist()
+    if not rows:
+        return None
+    attempt = max(row["attempt"] for row in rows)
+    attempts = len({row["attempt"] for row in rows})
+    rows = [row for row in rows if row["attempt"] == attempt]
+    last: dict[int, int] = {}
+    for row in rows:
+        last[row["rank"]] = max(row["last_ns"], last.get(row["rank"], 0))
+    stepped = [row for row in rows if row["kind"] == "step" and row["first_step"] is not None]
+    return Overview(
+        attempt,
+        attempts,
+        rows[0]["run_id"],
+        tuple(sorted(last)),
+        min(row["first_ns"] for row in rows),
+        last,
+        sum(row["spans"] for row in rows),
+        sum(row["spans"] for row in rows if row["kind"] == "comm"),
+        int(sum(row["open_spans"] for row in rows)),
+        min((row["first_step"] for row in stepped), default=None),
+        max((row["last_step"] for row in stepped), default=None),
+        max((row["stepless_end_ns"] or 0 for row in rows), default=0),
+        tuple(sorted({row["rank"] for row in rows if row["kind"] == "kernel"})),
+    )
+
+
+def collect(engine: Engine, seen: Overview, options: Options) -> Tables | None:
+    """Run the analysis over all steps; None where there are no steps."""
+    if seen.first_step is None or seen.last_step is None:
+        return None
+    _register(engine, seen)
+    tables = _Collector(engine, seen, options, {}).run()
+    if tables is None:  # ranks number their steps differently
+        shifts = _shifts(engine, seen)
+        tables = _Collector(engine, seen, options, shifts).run()
+    return tables
+
+
+def _register(engine: Engine, seen: Overview) -> None:
+    directions = {**{op: d.value for op, d in DIRECTION_OF_OP.items()}, "p2p": "pair"}
+    engine.register(
+        "directions",
+        pa.table({"op": [*directions], "direction": [*directions.values()]}),
+    )
+    engine.register("devices", pa.table({"rank": pa.array(seen.device_ranks, pa.int32())}))
+
+
+def _shifts(engine: Engine, seen: Overview) -> dict[int, int]:
+    """By how many steps each rank is ahead of most: the shift that most of its calls show."""
+    rows = engine.sql(query("shifts", attempt=seen.attempt)).to_pylist()
+    found: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        if row["calls"] > found.get(row["rank"], (0, 0))[0]:
+            found[row["rank"]] = (row["calls"], row["shift"])
+    return {rank: shift for rank, (_, shift) in found.items()}
+
+
+class _Collector:
+    """One pass over the windows of a run."""
+
+    def __init__(
+        self, engine: Engine, seen: Overview, options: Options, shifts: dict[int, int]
+    ) -> None:
+        assert seen.first_step is not None
+        assert seen.last_step is not None
+        self.engine, self.seen, self.options, self.shifts = engine, seen, options, shifts
+        low = seen.first_step - max([0, *shifts.values()])
+        high = seen.last_step - min([0, *shifts.values()])
+        self.first = low if options.first_step is None else max(low, options.first_step)
+        self.last = high if options.last_step is None else min(high, options.last_step)
+        count = max(0, self.last - self.first + 1)
+        shape = (count, len(seen.ranks))
+        self.place = {rank: place for place, rank in enumerate(seen.ranks)}
+        self.every = max(1, -(-seen.communications // options.spans_for_totals))
+        self.window: dict[str, int] = {}
+        self.tables = Tables(
+            np.arange(self.first, self.first + count),
+            seen.ranks,
+            {name: np.full(shape, np.nan, np.float32) for name in _PER_STEP},
+            np.zeros(shape, np.bool_),
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.float32),
+            None,
+            np.full(shape, np.nan, np.float32),
+            np.zeros(len(seen.ranks), np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(count),
+            self.every,
+            shifts,
+        )
+
+    def run(self) -> Tables | None:
+        """All windows; None when the first shows that ranks number steps differently."""
+        if self.last < self.first:
+            return self.tables
+        if self.shifts:
+            ranks = [*self.seen.ranks]
+            table = {
+                "rank": pa.array(ranks, pa.int32()),
+                "shift": pa.array([self.shifts.get(rank, 0) for rank in ranks], pa.int64()),
+            }
+            self.engine.register("shifts", pa.table(table))
+        self._view("timeline", source="timeline_shifted" if self.shifts else "timeline")
+        self._keep("steps")
+        self._steps()
+        per_step = max(1, self.seen.spans // max(1, len(self.tables.steps)))
+        size = max(1, self.options.spans_per_window // per_step)
+        stepless = self.seen.stepless_end_ns > int(self.tables.begin_ns[0].max(initial=0))
+        self._carry(stepless)
+        for first in range(self.first, self.last + 1, size):
+            self.window = {"first": first, "last": min(first + size - 1, self.last)}
+            if not self._window():
+                return None
+        return self.tables
+
+    def _keep(self, name: str, source: str = "") -> None:
+        self.engine.keep(name, self._text(source or name))
+
+    def _view(self, name: str, source: str = "") -> None:
+        self.engine.view(name, self._text(source or name))
+
+    def _carry(self, really: bool) -> None:
+        """Find the spans that reach into other steps than their own; costly and mostly none."""
+        self._keep("carried", "carried" if really else "nothing_carried")
+        self.carried = really
+
+    def _steps(self) -> None:
+        rows = self.engine.sql("SELECT rank, step, begin_ns, is_open FROM steps")
+        where, _ = self._where(rows)
+        self.tables.begin_ns[where] = rows["begin_ns"].to_numpy()[self._inside]
+        self.tables.is_open[where] = rows["is_open"].to_numpy()[self._inside] > 0
+
+    def _where(self, rows: pa.Table) -> tuple[tuple[Ints, Ints], Ints]:
+        """Where rows of (step, rank) belong in the arrays; rows outside are left out."""
+        steps = rows["step"].to_numpy().astype(np.int64) - self.first
+        ranks = rows["rank"].to_numpy().astype(np.int64)
+        table = np.full(max(self.seen.ranks) + 1, -1)
+        table[list(self.place)] = list(self.place.values())
+        known = (ranks >= 0) & (ranks < len(table))
+        places = np.where(known, table[np.clip(ranks, 0, len(table) - 1)], -1)
+        self._inside = (steps >= 0) & (steps < len(self.tables.steps)) & (places >= 0)
+        return (steps[self._inside], places[self._inside]), ranks
+
+    def _window(self) -> bool:
+        tables = self.tables
+        self._view("within")
+        self._keep("calls")
+        signature = self._sql("signatures")
+        if not self.shifts and np.any(signature["shifted"].to_numpy() > 0):
+            return False
+        self._view("waits")
+        self._keep("tiles")
+        self._keep("tails")
+        partition = self._sql("partition")
+        if not self.carried and np.any(partition["outside"].to_numpy() > 0):
+            self._carry(True)
+            self._keep("tiles")
+            self._keep("tails")
+            partition = self._sql("partition")
+        where, _ = self._where(partition)
+        for name, values in tables.values.items():
+            values[where] = partition[name].to_numpy()[self._inside]
+        self._signatures(signature)
+        self._groups()
+        self._meetings()
+        return True
+
+    def _sql(self, name: str) -> pa.Table:
+        return self.engine.sql(self._text(name))
+
+    def _text(self, name: str) -> str:
+        return query(name, attempt=self.seen.attempt, every=self.every, **self.window)
+
+    def _signatures(self, rows: pa.Table) -> None:
+        steps = rows["step"].to_numpy() - self.first
+        self.tables.calls[steps] = rows["calls"].to_numpy()
+        self.tables.bytes[steps] = rows["bytes"].to_numpy()
+        self.tables.incomplete[steps] = rows["incomplete"].to_numpy()
+
+    def _groups(self) -> None:
+        for row in self._sql("groups").to_pylist():
+            key = (row["grp"], row["op"])
+            group = self.tables.groups.get(key)
+            if group is None:
+                group = Group(row["grp"], row["op"], row["direction"], row["group_size"] or 0)
+                self.tables.groups[key] = group
+            group.calls += row["calls"]
+            group.sent_before |= bool(row["sent_before"])
+            group.complete += int(row["complete"])
+            group.bytes += row["bytes"] or 0.0
+        for row in self._sql("collectives").to_pylist():
+            group = self.tables.groups[row["grp"], row["op"]]
+            group.timed_steps += row["steps"]
+            group.timed_spans += row["spans"]
+            group.wait += row["wait"]
+            group.queue += row["queue"]
+            group.transfer += row["transfer"]
+        if len({group for group, _ in self.tables.groups}) > 1:
+            for row in self._sql("members").to_pylist():
+                known = set(self.tables.members.get(row["grp"], ()))
+                self.tables.members[row["grp"]] = tuple(sorted({*known, row["rank"]}))
+
+    def _meetings(self) -> None:
+        tables = self.tables
+        self._keep("meetings")
+        self._keep("latest")
+        rows = self._sql("imposed")
+        where, _ = self._where(rows)
+        np.add.at(tables.imposed, where, rows["imposed"].to_numpy()[self._inside])
+        if any(g.direction not in ("all", None) for g in tables.groups.values()):
+            rows = self._sql("own_pace")
+            if tables.pace is None:
+                tables.pace = np.zeros_like(tables.imposed)
+            where, _ = self._where(rows)
+            np.add.at(tables.pace, where, rows["imposed"].to_numpy()[self._inside])
+        rows = self._sql("last_arrivals")
+        where, _ = self._where(rows)
+        times = rows["times"].to_numpy()[self._inside]
+        np.add.at(tables.last, where[1], times)
+        np.add.at(tables.meetings, where[0], times)
+        rows = self._sql("arrivals")
+        where, _ = self._where(rows)
+        arrivals = np.full(tables.lateness.shape, np.nan)
+        earliest = tables.begin_ns.max(axis=1, initial=0)[where[0]]
+        arrivals[where] = rows["start_ns"].to_numpy()[self._inside] - earliest
+        steps = np.unique(where[0])
+        tables.lateness[steps] = _lateness(arrivals[steps])
+
+
+def _lateness(arrivals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Each arrival minus the median of the others in its row; NaN where there are no others."""
+    ordered = np.sort(arrivals, axis=1)  # NaN last
+    own = np.argsort(np.argsort(arrivals, axis=1), axis=1)
+    others = np.sum(~np.isnan(arrivals), axis=1, keepdims=True) - 1
+    last = arrivals.shape[1] - 1
+
+    def other(place: Ints) -> npt.NDArray[np.float64]:
+        """What stands at this place when the own arrival is left out."""
+        there = np.clip(place + (place >= own), 0, last)
+        return np.take_along_axis(ordered, there, axis=1)
+
+    median = (other((others - 1) // 2) + other(others // 2)) / 2
+    return np.where(others > 0, arrivals - median, np.nan)

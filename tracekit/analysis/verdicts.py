@@ -1,0 +1,227 @@
+"""Findings about ranks that work slowly and about where the time of a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracekit.analysis.facts import Facts
+from tracekit.analysis.judge import Judgement, Suspect
+from tracekit.analysis.options import Options
+from tracekit.analysis.tables import Ints, Tables
+from tracekit.findings import Certainty, Finding, Severity, Words, say
+from tracekit.findings.result import RunSummary, Shares, StragglerSummary
+
+__all__ = ["cause_words", "share_findings", "straggler_findings", "straggler_summary"]
+
+_MS = 1e6
+_ADVICE = {
+    "data": ("data",),
+    "forward": ("compute", "compute.input"),
+    "backward": ("compute", "compute.input"),
+    "optimizer": ("compute", "code"),
+    "checkpoint": ("checkpoint",),
+    "gc": ("gc",),
+}
+
+
+def cause_words(cause: str, ms: float) -> Words:
+    """What a rank is slow in."""
+    return say(f"cause.{cause}", ms=ms)
+
+
+def straggler_findings(
+    judgement: Judgement,
+    tables: Tables,
+    facts: Facts,
+    run: RunSummary,
+    step_ms: float,
+    wait_share: float,
+    options: Options,
+    where: str,
+) -> Iterator[Finding]:
+    """One finding for each slow rank, and one where the work itself is uneven."""
+    for suspect in judgement.suspects:
+        yield _straggler(suspect, tables, facts, run, step_ms, options, where)
+    if judgement.imbalance is not None:
+        yield Finding(
+            "straggler.data_imbalance",
+            Severity.WARNING,
+            Certainty.LIKELY,
+            say("straggler.data_imbalance", percent=100 * wait_share),
+            ranks=tables.ranks,
+            steps=_span(tables.steps),
+            lost_ms=wait_share * step_ms * run.used_steps,
+            evidence={"forward_backward_correlation": round(judgement.imbalance, 3)},
+            advice=(say("advice.imbalance"),),
+        )
+
+
+def _straggler(
+    suspect: Suspect,
+    tables: Tables,
+    facts: Facts,
+    run: RunSummary,
+    step_ms: float,
+    options: Options,
+    where: str,
+) -> Finding:
+    first, last = _span(tables.steps[suspect.places])
+    mean_ms = suspect.imposed / _MS
+    cause = cause_words(suspect.cause, suspect.excess.get(suspect.cause, 0.0) / _MS)
+    percent = 100 * suspect.share
+    if suspect.kind == "intermittent":
+        each = float(mean_ms * _steps_of(suspect, run) / max(1, len(suspect.places)))
+        title = say(
+            "straggler.intermittent", rank=suspect.rank, count=len(suspect.places),
+            steps=_steps_of(suspect, run), each=each, percent=percent, cause=cause,
+        )  # fmt: skip
+    elif suspect.rules == ("mean",):
+        title = say("straggler.rank.mean", rank=suspect.rank, ratio=suspect.ratio, cause=cause)
+    elif suspect.confirmed:
+        title = say(
+            "straggler.rank", rank=suspect.rank, ms=suspect.share * step_ms, percent=percent,
+            cause=cause,
+        )  # fmt: skip
+    else:
+        title = say(
+            "straggler.rank.unsure", rank=suspect.rank, ms=suspect.share * step_ms,
+            percent=percent, steps=run.used_steps, cause=cause,
+        )  # fmt: skip
+    return Finding(
+        "straggler.intermittent" if suspect.kind == "intermittent" else "straggler.rank",
+        _severity(suspect, run, options),
+        Certainty.LIKELY if suspect.confirmed else Certainty.CANNOT_TELL,
+        title,
+        ranks=(suspect.rank,),
+        steps=(first, last),
+        lost_ms=mean_ms * _steps_of(suspect, run),
+        evidence={
+            "share_of_step": round(suspect.share, 4),
+            "mean_ratio": round(suspect.ratio, 3),
+            "late_steps": len(suspect.places),
+            "steps": _steps_of(suspect, run),
+            "excess_ms": {k: round(v / _MS, 3) for k, v in suspect.excess.items() if v},
+            "median_step_ms": round(step_ms, 3),
+        },
+        advice=_advice(suspect, facts, where, first, last),
+        rules=suspect.rules,
+        imposed_wait_ms=mean_ms,
+        p=suspect.p,
+        cause=suspect.cause,
+    )
+
+
+def _steps_of(suspect: Suspect, run: RunSummary) -> int:
+    """Steps that a suspect's mean is of."""
+    if suspect.kind == "intermittent":
+        return run.steps - run.warm_up_steps
+    return run.used_steps
+
+
+def _severity(suspect: Suspect, run: RunSummary, options: Options) -> Severity:
+    long_enough = _steps_of(suspect, run) >= options.critical_steps
+    if suspect.confirmed and long_enough and suspect.share >= options.straggler_critical:
+        return Severity.CRITICAL
+    if suspect.kind == "intermittent" and suspect.share < options.intermittent_warning:
+        return Severity.INFO
+    return Severity.WARNING
+
+
+def _advice(suspect: Suspect, facts: Facts, where: str, first: int, last: int) -> tuple[str, ...]:
+    of = facts.of(suspect.rank)
+    values = {
+        "rank": suspect.rank,
+        "host": of.host or "its host",
+        "pid": of.identity.get("pid", "PID"),
+    }
+    keys = _ADVICE.get(suspect.cause, ("code",))
+    words = [say(f"advice.{key}", **values) for key in keys]
+    if suspect.cause == "unknown":
+        words.append(say("advice.series", run=where, first=first, last=last))
+    if not suspect.confirmed:
+        words.append(say("advice.more_steps"))
+    return tuple(words)
+
+
+def straggler_summary(suspect: Suspect) -> StragglerSummary:
+    """The same for the list of stragglers."""
+    return StragglerSummary(
+        suspect.rank,
+        suspect.kind,
+        suspect.cause,
+        suspect.share,
+        suspect.imposed / _MS,
+        suspect.rules,
+        suspect.p,
+        (Certainty.LIKELY if suspect.confirmed else Certainty.CANNOT_TELL).value,
+        {phase: ns / _MS for phase, ns in suspect.excess.items()},
+    )
+
+
+def share_findings(
+    shares: Shares,
+    tables: Tables,
+    run: RunSummary,
+    step_ms: float,
+    options: Options,
+    where: str,
+) -> Iterator[Finding]:
+    """Findings about the shares of communication and input, the larger one first."""
+    if run.used_steps < options.shares_steps:
+        return
+    evidence = {
+        name: round(getattr(shares, name), 4)
+        for name in ("compute", "exposed_communication", "data", "wait", "queue", "transfer")
+    }
+    if shares.utilization is not None:
+        evidence["utilization"] = round(shares.utilization, 4)
+    steps = _span(tables.steps)
+    low = shares.utilization is not None and shares.utilization < options.utilization_warning
+    largest = max(("exposed_communication", "data"), key=lambda name: getattr(shares, name))
+    communication, data = shares.exposed_communication, shares.data
+    found = []
+    if communication >= options.communication_warning or (
+        low and largest == "exposed_communication"
+    ):
+        part = max(("wait", "queue", "transfer"), key=lambda name: getattr(shares, name))
+        critical = communication >= options.communication_critical
+        words: dict[str, object] = {
+            "percent": 100 * communication,
+            "largest": say(f"largest.{part}"),
+            "utilization": 100 * (shares.utilization or 0.0),
+        }
+        enough = communication >= options.communication_warning
+        found.append(
+            Finding(
+                "comm.share",
+                Severity.CRITICAL if critical else Severity.WARNING,
+                Certainty.PROVEN,
+                say("comm.share" if enough else "comm.share.utilization", **words),
+                ranks=tables.ranks,
+                steps=steps,
+                lost_ms=communication * step_ms * run.used_steps,
+                evidence=evidence,
+                advice=(say(f"advice.{part}", run=where),),
+            )
+        )
+    if data >= options.data_warning or (low and largest == "data"):
+        words = {"percent": 100 * data, "utilization": 100 * (shares.utilization or 0.0)}
+        enough = data >= options.data_warning
+        found.append(
+            Finding(
+                "data.bound",
+                Severity.WARNING,
+                Certainty.PROVEN,
+                say("data.bound" if enough else "data.bound.utilization", **words),
+                ranks=tables.ranks,
+                steps=steps,
+                lost_ms=data * step_ms * run.used_steps,
+                evidence=evidence,
+                advice=(say("advice.loader"),),
+            )
+        )
+    yield from sorted(found, key=lambda finding: -(finding.lost_ms or 0.0))
+
+
+def _span(steps: Ints) -> tuple[int, int]:
+    return (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)

@@ -1,0 +1,244 @@
+"""The verdict for a terminal, read at 3 a.m.: what it is, who, what to type next, then the rest."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tracekit.findings import Finding, Severity, say, translator
+from tracekit.findings.result import Analysis, CollectiveSummary, RankSummary
+
+__all__ = ["text"]
+
+Translate = Callable[[str], str]
+
+_STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+_MARK = {Severity.CRITICAL: "●", Severity.WARNING: "●", Severity.INFO: "○"}
+_SYMPTOM_STYLE = {"healthy": "bold green", "slow": "bold yellow"}
+_RANKS = 16
+_COLLECTIVES = 6
+_CLASSES = (
+    "compute", "exposed_communication", "data", "checkpoint", "eval", "compile", "gc", "other",
+)  # fmt: skip
+_BAR = 24
+
+
+def text(
+    analysis: Analysis, width: int = 100, color: bool = False, language: str | None = None
+) -> str:
+    """The report as text; with ``color`` it carries the escapes of a terminal."""
+    translate = translator(language)
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        legacy_windows=False,
+    )
+    for part in _parts(analysis, translate):
+        console.print(part)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _parts(analysis: Analysis, translate: Translate) -> Iterable[RenderableType]:
+    yield _head(analysis, translate)
+    yield Text(_scope(analysis, translate), style="dim")
+    yield ""
+    yield _verdict(analysis, translate)
+    if analysis.shares is not None:
+        yield ""
+        yield from _shares(analysis, translate)
+    if any(rank.own_work_ms is not None for rank in analysis.ranks):
+        yield ""
+        yield _ranks(analysis, translate)
+    if analysis.collectives and analysis.shares is not None:
+        yield ""
+        yield _collectives(analysis.collectives, translate)
+    yield ""
+    yield Text(_coverage(analysis, translate), style="dim")
+
+
+def _head(analysis: Analysis, translate: Translate) -> Text:
+    symptom = translate(say(f"symptom.{analysis.symptom}"))
+    phase = translate(say(f"phase.{analysis.phase}"))
+    line = Text()
+    line.append(symptom, style=_SYMPTOM_STYLE.get(analysis.symptom, "bold red"))
+    line.append(translate(say("report.phase", phase=phase)))
+    return line
+
+
+def _scope(analysis: Analysis, translate: Translate) -> str:
+    run = analysis.run
+    ranks = run.world_size if not run.missing_ranks else f"{len(run.ranks)}/{run.world_size}"
+    key = "report.ranks.one" if run.hosts <= 1 else "report.ranks"
+    parts = [say("report.run", id=run.id), say(key, ranks=ranks, hosts=run.hosts)]
+    if run.attempts > 1:
+        parts.append(say("report.attempt", attempt=run.attempt, attempts=run.attempts))
+    if run.steps:
+        parts.append(
+            say("report.steps", used=run.used_steps, steps=run.steps, warm_up=run.warm_up_steps)
+        )
+    if analysis.step_ms is not None:
+        times = analysis.step_ms
+        parts.append(say("report.median", median=times.median, p95=times.p95, max=times.max))
+    return " · ".join(translate(part) for part in parts)
+
+
+def _verdict(analysis: Analysis, translate: Translate) -> RenderableType:
+    """The findings with what to do next, the worst first."""
+    if not analysis.findings:
+        return Text(translate(say("report.healthy")))
+    parts: list[RenderableType] = []
+    if all(finding.severity is Severity.INFO for finding in analysis.findings):
+        parts.append(Text(translate(say("report.healthy"))))
+    parts += [_finding(finding, translate) for finding in analysis.findings]
+    return Group(*parts)
+
+
+def _finding(finding: Finding, translate: Translate) -> RenderableType:
+    style = _STYLE[finding.severity]
+    line = Text(f"{_MARK[finding.severity]} ", style=style)
+    title = translate(finding.title)
+    line.append(title[:1].upper() + title[1:], style="bold" if style != "dim" else "dim")
+    told = [finding.id, translate(say(f"certainty.{finding.certainty.value}"))]
+    if finding.p is not None:
+        told.append(f"p {finding.p:.2g}")
+    if finding.lost_ms:
+        told.append(translate(say("report.lost", seconds=finding.lost_ms / 1e3)))
+    details: list[RenderableType] = [Text(" · ".join(told), style="dim")]
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for number, advice in enumerate(finding.advice):
+        table.add_row(translate(say("report.next")) if not number else "", translate(advice))
+    if finding.advice:
+        details.append(table)
+    return Group(line, Padding(Group(*details), (0, 0, 0, 2)))
+
+
+def _shares(analysis: Analysis, translate: Translate) -> Iterable[RenderableType]:
+    shares = analysis.shares
+    assert shares is not None
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for name in _CLASSES:
+        share = getattr(shares, name)
+        if share < 0.0005 and name not in ("compute", "exposed_communication"):
+            continue
+        note = ""
+        if name == "exposed_communication" and share:
+            parts = [
+                f"{translate(say(f'class.{part}'))} {100 * getattr(shares, part):.1f}"
+                for part in ("wait", "queue", "transfer")
+                if getattr(shares, part) >= 0.0005
+            ]
+            hidden = shares.communication_total - share
+            if hidden >= 0.001:
+                parts.append(translate(say("report.hidden", percent=100 * hidden)))
+            note = ", ".join(parts)
+        elif name == "compute" and shares.utilization is not None:
+            note = translate(say("report.utilization", percent=100 * shares.utilization))
+        bar = "█" * round(share * _BAR)
+        table.add_row(f"  {translate(say(f'class.{name}'))}", f"{100 * share:.1f} %", bar, note)
+    yield Text(translate(say("report.shares")), style="bold")
+    yield table
+
+
+def _ranks(analysis: Analysis, translate: Translate) -> RenderableType:
+    several_hosts = analysis.run.hosts > 1
+    met = any(rank.imposed_wait_ms is not None for rank in analysis.ranks)
+    table = _table(translate, "report.rank_table")
+    columns = ["rank", *(["host"] if several_hosts else []), "own", "ratio"]
+    columns += ["late", "last", "imposed", "waits"] if met else []
+    for name in columns:
+        left = name == "host"
+        table.add_column(translate(say(f"column.{name}")), justify="left" if left else "right")
+    table.add_column("", style="bold")
+    causes = {one.rank: one.cause for one in analysis.stragglers}
+    shown = _chosen(analysis.ranks, causes)
+    for rank in shown:
+        cells = [str(rank.rank), *([rank.host] if several_hosts else [])]
+        cells += [_number(rank.own_work_ms), _number(rank.mean_ratio, 2)]
+        if met:
+            last = None if rank.arrived_last is None else 100 * rank.arrived_last
+            cells += [
+                _number(rank.lateness_ms),
+                "–" if last is None else f"{last:.0f} %",
+                _number(rank.imposed_wait_ms),
+                _number(rank.wait_ms),
+            ]
+        verdict = causes.get(rank.rank)
+        cells.append("" if verdict is None else f"◀ {translate(say(f'phase_name.{verdict}'))}")
+        table.add_row(*cells)
+    hidden = len(analysis.ranks) - len(shown)
+    if not hidden:
+        return table
+    return Group(table, Text("  " + translate(say("report.more_ranks", count=hidden)), style="dim"))
+
+
+def _chosen(ranks: tuple[RankSummary, ...], causes: Iterable[int]) -> list[RankSummary]:
+    """All of a few ranks; of many those that are named or impose most, in their order."""
+    if len(ranks) <= _RANKS:
+        return list(ranks)
+    named = set(causes)
+    worst = sorted(
+        ranks, key=lambda rank: (rank.rank not in named, -(rank.imposed_wait_ms or 0.0), rank.rank)
+    )
+    return sorted(worst[: _RANKS // 2], key=lambda rank: rank.rank)
+
+
+def _collectives(found: tuple[CollectiveSummary, ...], translate: Translate) -> RenderableType:
+    table = _table(translate, "report.collectives")
+    for name in ("op", "group", "size", "count", "bytes", "wait", "queue", "transfer"):
+        left = name in ("op", "group")
+        table.add_column(translate(say(f"column.{name}")), justify="left" if left else "right")
+    for one in found[:_COLLECTIVES]:
+        size = _size(one.bytes / one.count) if one.count else "–"
+        cells = [one.op, one.group, str(one.group_size), str(one.count), size]
+        cells += [_number(value) for value in (one.wait_ms, one.queue_ms, one.transfer_ms)]
+        table.add_row(*cells)
+    return table
+
+
+def _coverage(analysis: Analysis, translate: Translate) -> str:
+    coverage = analysis.coverage
+    key = "report.coverage.dropped" if coverage.dropped_spans else "report.coverage.whole"
+    line = translate(
+        say(key, files=coverage.files, dropped=coverage.dropped_spans, open=coverage.open_spans)
+    )
+    if coverage.skipped:
+        line += ", " + translate(say("report.coverage.skipped", count=len(coverage.skipped)))
+    return line
+
+
+def _table(translate: Translate, title: str) -> Table:
+    return Table(
+        title=Text(translate(say(title)), style="bold"),
+        title_justify="left",
+        box=None,
+        padding=(0, 1),
+        header_style="dim",
+        pad_edge=True,
+    )
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _size(nbytes: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} GB"
