@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +34,6 @@ def analyze_and_report(
     Returns 2 where a run could not be read, else 1 where a finding is as severe as ``fail_on``,
     else 0.
     """
-    from tracekit.report import to_json, to_text
-
     done = [_analyzed(path, options) for path in paths]
     errors = [one for one in done if isinstance(one, TracekitError)]
     results = [one for one in done if not isinstance(one, TracekitError)]
@@ -40,24 +42,40 @@ def analyze_and_report(
     for error in errors:
         tell(str(error))
     if results:
-        render = to_json if format is Format.json else to_text
-        write_result(render(results), output)
+        write_result(_told(results, format, len(paths) > 1, output is None), output)
     if errors:
         return errors[0].exit_code
     return int(fail_on is not None and any(_fails(result, fail_on) for result in results))
 
 
 def _analyzed(path: Path, options: Options | None) -> Analysis | TracekitError:
-    from tracekit.analysis import Options, analyze
+    from tracekit.analysis.analyze import analyze
     from tracekit.dataset import open_run
+    from tracekit.dataset.engine import DuckDB
 
     try:
-        with open_run(path) as run:
-            return analyze(run, options or Options())
+        with open_run(path) as run, DuckDB() as engine:
+            for name, source in run.sources.items():
+                engine.register(name, source)
+            return analyze(engine, run.coverage, options, shlex.quote(str(path)))
     except MissingDependency:
         raise
     except TracekitError as error:
         return error
+
+
+def _told(results: Sequence[Analysis], format: Format, several: bool, on_stdout: bool) -> str:
+    """One run is told as it is, several as one list of them."""
+    from tracekit import report
+
+    if format is Format.json:
+        if not several:
+            return report.json(results[0]).decode() + "\n"
+        whole = {"schema": 1, "runs": [report.json_object(result) for result in results]}
+        return json.dumps(whole, allow_nan=False) + "\n"
+    terminal = on_stdout and sys.stdout.isatty()
+    width = min(shutil.get_terminal_size().columns, 140) if terminal else 100
+    return "\n".join(report.text(result, width, color=terminal) for result in results)
 
 
 def _fails(result: Analysis, fail_on: FailOn) -> bool:

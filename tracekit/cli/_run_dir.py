@@ -30,19 +30,29 @@ class RankFile:
 
 
 def attempts(run: Path) -> list[int]:
-    """The attempts of a run. Raises ``InputError`` for what is not a run directory."""
-    if not run.is_dir():
-        raise InputError(run, "no such directory" if not run.exists() else "not a directory")
-    found = [_ATTEMPT.fullmatch(path.name) for path in run.iterdir()]
-    numbers = sorted(int(match[1]) for match in found if match)
-    if not numbers:
-        raise InputError(run, "not a run directory: it has no attempt-000")
+    """The attempts of a run; none where its records came from elsewhere.
+
+    Raises ``InputError`` for what is not a run directory.
+    """
+    try:
+        entries = {path.name: _ATTEMPT.fullmatch(path.name) for path in run.iterdir()}
+    except FileNotFoundError:
+        raise InputError(run, "does not exist") from None
+    except NotADirectoryError:
+        raise InputError(run, "a file, not a run directory") from None
+    except OSError as error:
+        raise InputError(run, error.strerror or str(error)) from error
+    numbers = sorted(int(match[1]) for match in entries.values() if match)
+    if not entries:
+        raise InputError(run, "the directory is empty")
+    if not numbers and not entries.keys() & {"run.json", "spans"}:
+        raise InputError(run, "not a run directory: no run.json, no attempt-000, no spans in it")
     return numbers
 
 
 def latest_attempt(run: Path) -> int:
     """The last attempt of a run."""
-    return attempts(run)[-1]
+    return max(attempts(run), default=0)
 
 
 def rank_files(run: Path, attempt: int) -> list[RankFile]:

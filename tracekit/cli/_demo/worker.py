@@ -28,10 +28,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
-WIDTH, DEPTH, CLASSES, BATCH = 512, 4, 10, 160
+WIDTH, DEPTH, CLASSES, TOKENS, BATCH = 256, 4, 10, 4, 192
 REHEARSAL = 14
 SETTLED = 6
-Sample = tuple[torch.Tensor, int]
+Sample = tuple[torch.Tensor, torch.Tensor]
 
 
 class Faults:
@@ -138,15 +138,15 @@ class Samples(Dataset[Sample]):
 
     def __init__(self, length: int) -> None:
         random = torch.Generator().manual_seed(1)
-        self.inputs = torch.randn(1024, WIDTH, generator=random)
-        self.labels = torch.randint(CLASSES, (1024,), generator=random).tolist()
+        self.inputs = torch.randn(512, TOKENS, WIDTH, generator=random)
+        self.labels = torch.randint(CLASSES, (512, TOKENS), generator=random)
         self.length = length
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> Sample:
-        return self.inputs[index % 1024], self.labels[index % 1024]
+        return self.inputs[index % 512], self.labels[index % 512]
 
 
 class SlowDisk(io.FileIO):
@@ -195,7 +195,7 @@ def cycles_that_take(seconds: float) -> list[Any]:
 
 def build(batchnorm: bool, faults: Faults) -> nn.Module:
     """The model: the trouble sits in the middle, so that some gradients are ready before it."""
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [nn.Flatten(0, 1)]
     for depth in range(DEPTH):
         layers += [nn.Linear(WIDTH, WIDTH), *([nn.BatchNorm1d(WIDTH)] * batchnorm), nn.ReLU()]
         if depth == DEPTH // 2 - 1:
@@ -228,7 +228,7 @@ def train(
     for step, (inputs, labels) in enumerate(loader):
         faults.step = step
         optimizer.zero_grad()
-        loss_of(model(inputs), labels).backward()
+        loss_of(model(inputs), labels.flatten()).backward()
         optimizer.step()
         faults.between_steps(model)
         ends.append(time.monotonic())
