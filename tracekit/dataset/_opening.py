@@ -32,16 +32,23 @@ class Opening:
     def __init__(self, path: Path, scratch: Scratch) -> None:
         self.path = path
         self.scratch = scratch
-        self.run_id = run_id_of(path)
         self.sidecars: Sidecars = read_sidecars(path)
         # Journals first, files after: what is unlinked in between is in a file by then.
         self.opened: Opened = open_journals(self._journal_folders())
         self.listing: Listing = list_files(path)
         self.sidecars = read_sidecars(path)  # again: an end is told before a journal goes
+        self.run_id = self._run_id()
         self.rests: dict[Stem, Rest] = {}
         self.held: dict[Stem, list[Held]] = {}
         for held in self.listing.held():
             self.held.setdefault((held.attempt, held.stem), []).append(held)
+
+    def _run_id(self) -> str:
+        """The id in ``run.json``, else what the ranks say, else the directory's name."""
+        identities = [journal.identity for journal, _ in self.opened.journals]
+        identities += self.sidecars.identities.values()
+        said = (str(identity["uid"]) for identity in identities if identity.get("uid"))
+        return str(run_json(self.path).get("uid") or next(said, run_id_of(self.path)))
 
     def _journal_folders(self) -> dict[Path, int]:
         """Where journals may lie: in the attempts, and in scratch that is on this machine."""
