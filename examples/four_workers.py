@@ -38,9 +38,13 @@ def main() -> None:
         thread.join()
     tracekit.stop()
 
-    print(tracekit.find_stragglers(took))
+    for slow in tracekit.find_stragglers(took):
+        print(
+            f"rank {slow.rank} makes the others wait {slow.imposed_wait:.1f} s a round,"
+            f" {100 * slow.share:.0f} % of it (by the {' and the '.join(slow.rules)} rule)"
+        )
     if session is not None:
-        print(f"tracekit analyze {session.run_dir}")
+        print(f"recorded in {session.run_dir}")
 
 
 if __name__ == "__main__":
