@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import time
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,16 @@ def test_ranks_that_start_together_agree_on_directory_and_clock_offset(tmp_path:
 def test_processes_of_one_cluster_join_a_run_and_later_ones_begin_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = join_by_cluster(tmp_path, "host:29500")
-    assert join_by_cluster(tmp_path, "host:29500") == first
-    assert join_by_cluster(tmp_path, "host:29501") != first
-    later = __import__("time").time() + 121
+    first = join_by_cluster(tmp_path, "host:29500", "0.0")
+    assert join_by_cluster(tmp_path, "host:29500", "0.1") == first
+    assert join_by_cluster(tmp_path, "host:29501", "0.2") != first
+    later = time.time() + 121
     monkeypatch.setattr("time.time", lambda: later)
-    assert join_by_cluster(tmp_path, "host:29500") != first
+    assert join_by_cluster(tmp_path, "host:29500", "0.3") != first
+
+
+def test_a_job_that_is_started_again_at_once_is_a_new_run(tmp_path: Path) -> None:
+    first = join_by_cluster(tmp_path, "host:29500", "0.0")
+    again = join_by_cluster(tmp_path, "host:29500", "0.0")
+    assert again != first
+    assert join_by_cluster(tmp_path, "host:29500", "0.1") == again

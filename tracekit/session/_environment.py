@@ -8,6 +8,7 @@ import platform
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from tracekit.journal.process import boot_id, namespace, process_start
@@ -40,6 +41,8 @@ class Environment:
     local_world_size: int | None
     uid: str | None
     launcher: str | None
+    launcher_process: str | None
+    """Names the launcher's process on this host where it gives its job no id."""
     cluster: str | None
     """What all processes of a job share when nobody gives the job an id."""
     attempt: int
@@ -85,6 +88,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         local_world_size=local_world,
         uid=uid,
         launcher=launcher,
+        launcher_process=_launcher_process() if launcher and not uid else None,
         cluster=cluster,
         attempt=attempt,
         parent=_object(env.get(PARENT)),
@@ -121,6 +125,13 @@ def _job(env: Mapping[str, str]) -> tuple[str | None, str | None, int]:
         if env.get(name, "") not in _NO_ID:
             return env[name], launcher, restart
     return None, "torchelastic" if "TORCHELASTIC_RUN_ID" in env else None, restart
+
+
+def _launcher_process() -> str:
+    """A name of the parent process that restarts of its workers share."""
+    parent = os.getppid()
+    text = f"{boot_id()} {parent} {process_start(parent)}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _from_tf_config(text: str | None) -> tuple[int | None, int | None, str | None]:

@@ -58,12 +58,18 @@ def identity_of(options: Options, environment: Environment, base: Path) -> Ident
     if not 0 <= rank < world:
         raise UsageError(f"rank {rank} is not one of {world} ranks")
     parent = environment.parent
+    label = options.run or environment.label
+    cluster = environment.cluster
+    if cluster is None and label is not None and not assumed:
+        cluster = f"{label} of {world}"
     if environment.uid is not None:
         uid, source = environment.uid, "launcher"
     elif parent is not None and parent.get("uid"):
         uid, source = str(parent["uid"]), "parent"
-    elif environment.cluster is not None and world > 1:
-        uid, source = _join(base, environment.cluster), "cluster"
+    elif environment.launcher_process is not None:
+        uid, source = environment.launcher_process, "launcher_process"
+    elif cluster is not None and world > 1:
+        uid, source = _join(base, cluster, f"{environment.attempt}.{rank}"), "cluster"
     else:
         uid, source = fresh_uid(), "fresh"
     attempt = environment.attempt
@@ -81,8 +87,8 @@ def identity_of(options: Options, environment: Environment, base: Path) -> Ident
     )
 
 
-def _join(base: Path, cluster: str) -> str:
+def _join(base: Path, cluster: str, member: str) -> str:
     try:
-        return join_by_cluster(base, cluster)
+        return join_by_cluster(base, cluster, member)
     except OSError:
         return fresh_uid()

@@ -58,8 +58,11 @@ def clock_offset(folder: Path, domain: str, measured_ns: int) -> int:
     return measured_ns
 
 
-def join_by_cluster(base: Path, cluster: str) -> str:
-    """The uid of the run that a process of this cluster started within the last two minutes."""
+def join_by_cluster(base: Path, cluster: str, member: str) -> str:
+    """The uid of the run that a process of this cluster started within the last two minutes.
+
+    A member joins once: when it comes again the job was started anew, and so is the run.
+    """
     name = blake2b(cluster.encode(), digest_size=8).hexdigest()
     folder = base / ".joins"
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,16 +70,18 @@ def join_by_cluster(base: Path, cluster: str) -> str:
     with os.fdopen(fd, "r+") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
+        joined: dict[str, Any] = {"uid": fresh_uid(), "time": time.time(), "members": []}
         with contextlib.suppress(ValueError, KeyError, TypeError):
             known = json.loads(file.read())
-            if 0 <= time.time() - known["time"] < _JOIN_WITHIN_S:
-                return str(known["uid"])
-        uid = fresh_uid()
+            recent = 0 <= time.time() - known["time"] < _JOIN_WITHIN_S
+            if recent and member not in known["members"]:
+                joined = known
+        joined["members"].append(member)
         file.seek(0)
         file.truncate()
-        file.write(json.dumps({"uid": uid, "time": time.time()}))
+        file.write(json.dumps(joined))
         file.flush()
-        return uid
+        return str(joined["uid"])
 
 
 def journal_folder(attempt: Path, uid: str, scratch: Path) -> Path:

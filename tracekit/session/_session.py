@@ -34,6 +34,8 @@ from tracekit.session._stacks import StackSignal
 __all__ = ["Session", "current_session", "start", "stop"]
 
 _VERSION = "0.1.0"
+_OPEN_TO_AGREEMENT = ("fresh", "cluster", "launcher_process")
+"""Where an id comes from that the ranks may replace by one they agree on."""
 _ASSUMED = "no rank in the environment: this process is rank 0 of 1 until told more"
 
 
@@ -174,7 +176,7 @@ class Session:
             if world_size is not None and self.options.world_size is None:
                 local_world = world_size if known.assumed else known.local_world_size
                 changed = replace(changed, world_size=world_size, local_world_size=local_world)
-            if uid_store is not None and known.uid_source in ("fresh", "cluster"):
+            if uid_store is not None and known.uid_source in _OPEN_TO_AGREEMENT:
                 try:
                     uid = uid_store("tracekit/uid", known.uid)
                     changed = replace(changed, uid=str(uid), uid_source="store")
