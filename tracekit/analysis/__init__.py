@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracekit.analysis.analyze import analyze as analyze
+    from tracekit.analysis.pipeline import analyze as analyze
     from tracekit.analysis.options import Options as Options
     from tracekit.analysis.stragglers import find_stragglers as find_stragglers
     from tracekit.findings.result import Analysis as Analysis
@@ -18,7 +18,7 @@ __all__ = ["Analysis", "Options", "analyze", "find_stragglers"]
 _HOMES = {
     "Analysis": "tracekit.findings.result",
     "Options": "tracekit.analysis.options",
-    "analyze": "tracekit.analysis.analyze",
+    "analyze": "tracekit.analysis.pipeline",
     "find_stragglers": "tracekit.analysis.stragglers",
 }
 

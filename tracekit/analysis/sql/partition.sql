@@ -51,10 +51,11 @@ reach AS (
 ),
 lengths AS (
   SELECT
-    rank, step, mod(tile, 16) AS code, at_ns, next_ns, blocked_ns, ready_ns, service_ns, end_ns,
+    rank, step, mod(tile, 16) AS code, at_ns, blocked_ns, ready_ns, service_ns, end_ns,
+    COALESCE(next_ns, end_ns) AS next_ns,
     CASE WHEN mod(tile, 16) BETWEEN 1 AND 10 THEN next_ns ELSE at_ns END AS limit_ns
   FROM reach
-  WHERE next_ns > at_ns
+  WHERE COALESCE(next_ns, end_ns) > at_ns
 ),
 pieces AS (
   SELECT
