@@ -60,6 +60,8 @@ class Machine:
     pid_ns: str
     pid: int
     pid_start: int | None
+    cores: int
+    """Cores that this process may use; ranks that share them wait for each other's."""
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -104,7 +106,15 @@ def machine() -> Machine:
         pid_ns=namespace("pid"),
         pid=os.getpid(),
         pid_start=process_start(os.getpid()),
+        cores=_cores(),
     )
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
 
 
 def _job(env: Mapping[str, str]) -> tuple[str | None, str | None, int]:
