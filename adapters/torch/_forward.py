@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from tracekit.adapters.torch._loop import EVAL, FORWARD, Loop
 from tracekit.adapters.torch._patch import Watch, patch
 from tracekit.recorder import SpanType
 
-__all__ = ["TracedModel", "watch_broadcasts", "watch_forward", "watch_join"]
+__all__ = ["Reduced", "TracedModel", "watch_broadcasts", "watch_forward", "watch_join"]
 
 
 class Adopter(Protocol):
@@ -29,19 +29,22 @@ class Adopter(Protocol):
         ...
 
 
-class TracedModel:
-    """What the forward of one model has to know; replica and arrivals only where it is DDP."""
+class Reduced:
+    """A DDP object, and what records its all-reduces as arrivals, if anything does."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        replica: Replica | None = None,
-        arrivals: Arrivals | None = None,
-        adopter: Adopter | None = None,
-    ) -> None:
-        self.loop = loop
+    def __init__(self, replica: Replica, arrivals: Arrivals | None) -> None:
         self.replica = replica
         self.arrivals = arrivals
+
+
+class TracedModel:
+    """What the forward of one model has to know: its loop, and the DDP objects in it."""
+
+    def __init__(
+        self, loop: Loop, reduced: Sequence[Reduced] = (), adopter: Adopter | None = None
+    ) -> None:
+        self.loop = loop
+        self._reduced = reduced
         self._adopter = adopter
 
     def forward(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kw: Any) -> Any:
@@ -63,13 +66,16 @@ class TracedModel:
         if torch.is_grad_enabled():
             if not self.loop.is_inside(FORWARD):
                 self.loop.forward_begins()
-            if self.replica is not None and not self.replica.synchronises():
-                self.loop.accumulates()
+            for reduced in self._reduced:
+                if not reduced.replica.synchronises():
+                    self.loop.accumulates()
 
     @guarded("forward")
     def _after(self) -> None:
-        if self.arrivals is not None and self.replica is not None and torch.is_grad_enabled():
-            self.arrivals.forward_ended(self.replica.synchronises())
+        if torch.is_grad_enabled():
+            for reduced in self._reduced:
+                if reduced.arrivals is not None:
+                    reduced.arrivals.forward_ended(reduced.replica.synchronises())
 
 
 _models: Watch[TracedModel] = Watch()
@@ -78,11 +84,6 @@ _models: Watch[TracedModel] = Watch()
 def watch_forward(model: torch.nn.Module, traced: TracedModel) -> list[Callable[[], None]]:
     """Record the calls of a model; returns what undoes it."""
     return [_models.add(model, traced), patch(type(model), "__call__", _traced_call)]
-
-
-def is_watched(model: torch.nn.Module) -> bool:
-    """Whether the calls of a model are recorded already."""
-    return _models.get(model) is not None
 
 
 def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,7 +177,7 @@ def _traced_broadcast(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         broadcasts = _broadcasts.get(self)
         call = functools.partial(original, self, tensors, buffer_size, authoritative_rank)
-        if broadcasts is None:
+        if broadcasts is None or torch.compiler.is_compiling():
             return call()
         return broadcasts.run(call, tensors, authoritative_rank)
 
@@ -186,14 +187,14 @@ def _traced_broadcast(original: Callable[..., Any]) -> Callable[..., Any]:
 # Join: a rank without inputs still takes part in the others' all-reduce
 
 
-def watch_join(traced: TracedModel) -> list[Callable[[], None]]:
+def watch_join(reduced: Reduced) -> list[Callable[[], None]]:
     """Record the all-reduces that a rank without inputs only answers; returns what undoes it."""
     name = "_match_all_reduce_for_bwd_pass"
-    ddp = traced.replica.ddp if traced.replica is not None else None
-    if ddp is None or traced.arrivals is None or not hasattr(DistributedDataParallel, name):
+    ddp = reduced.replica.ddp
+    if ddp is None or reduced.arrivals is None or not hasattr(DistributedDataParallel, name):
         return []
     return [
-        _answering.add(ddp, traced.arrivals),
+        _answering.add(ddp, reduced.arrivals),
         patch(DistributedDataParallel, name, _traced_answer),
     ]
 

@@ -7,6 +7,8 @@ detach() it only passes through.
 
 from __future__ import annotations
 
+import atexit
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +29,9 @@ __all__ = ["Buckets", "Dispatcher", "dispatch"]
 
 Hook = Callable[[Any, Any], Any]
 
+EXIT_PAUSE_S = 0.02
+
+_registered = False
 _dispatchers: Watch[Dispatcher] = Watch()  # by DDP object
 _of_reducer: dict[int, weakref.ref[Dispatcher]] = {}
 
@@ -114,7 +119,7 @@ class Dispatcher:
         if self._joined is not None and self._joined[1]:
             work = self._joined[0]
             work.wait()
-            return int(work.result()[0].item())
+            return int(work.get_future().value()[0].item())
         return self._size
 
     @guarded("Join")
@@ -192,7 +197,21 @@ def _obstacle(replica: Replica) -> str | None:
     return None
 
 
+def _let_go() -> None:
+    """At exit, give gloo's threads the interpreter once more.
+
+    After a bucket they still drop our callback, for which they need it. One that asks when the
+    interpreter is already closing down aborts the process: PyTorch's own hooks in Python have
+    this race too.
+    """
+    time.sleep(EXIT_PAUSE_S)
+
+
 def _register(ddp: Any, dispatcher: Dispatcher) -> None:
+    global _registered
+    if not _registered:
+        _registered = True
+        atexit.register(_let_go)
     dist._register_comm_hook(ddp.reducer, None, dispatcher)  # type: ignore[attr-defined]
     reducer = id(ddp.reducer)
     ends = [

@@ -14,6 +14,7 @@ from tracekit.adapters.torch._backward import watch_backward
 from tracekit.adapters.torch._ddp import Replica, replicas_in
 from tracekit.adapters.torch._device import DeviceClock, accelerator_of
 from tracekit.adapters.torch._forward import (
+    Reduced,
     TracedModel,
     watch_broadcasts,
     watch_forward,
@@ -114,14 +115,15 @@ class Handle:
             accelerator = accelerator_of(model)
             if accelerator is not None:
                 loop.device = DeviceClock(accelerator, loop.recorder)
-        replicas = [self._attach_ddp(ddp) for ddp in replicas_in(model)]
+        found = [self._attach_ddp(ddp) for ddp in replicas_in(model)]
+        reduced = [one for one in found if one is not None]
         if not isinstance(model, DistributedDataParallel):
-            adopter = None if replicas else self
-            self._keep(watch_forward, model, TracedModel(loop, adopter=adopter))
+            adopter = None if found else self
+            self._keep(watch_forward, model, TracedModel(loop, reduced, adopter))
         self._keep(watch_backward)
         self._keep(watch_gc)
         self._keep(watch_save)
-        tell_rank(model, replicas[0] if replicas else None)
+        tell_rank(model, reduced[0].replica if reduced else None)
 
     def attach_loop(self, optimizer: Any, loader: Any) -> None:
         """Trace an optimizer and a loader; what is traced already stays as it is."""
@@ -134,9 +136,10 @@ class Handle:
     def adopt(self, ddp: DistributedDataParallel) -> None:
         """The traced model was wrapped in DDP later: trace its gradients from the next step on."""
         bind_identity()
-        tell_rank(ddp, self._attach_ddp(ddp))
+        reduced = self._attach_ddp(ddp)
+        tell_rank(ddp, reduced.replica if reduced is not None else None)
 
-    def _attach_ddp(self, ddp: DistributedDataParallel) -> Replica | None:
+    def _attach_ddp(self, ddp: DistributedDataParallel) -> Reduced | None:
         loop = self._loop
         assert loop is not None
         try:
@@ -146,11 +149,11 @@ class Handle:
             self._keep(watch_forward, ddp, TracedModel(loop))
             return None
         arrivals = None if self._attach_buckets(replica) else self._attach_arrivals(replica)
-        traced = TracedModel(loop, replica, arrivals)
-        self._keep(watch_forward, ddp, traced)
+        reduced = Reduced(replica, arrivals)
+        self._keep(watch_forward, ddp, TracedModel(loop, [reduced]))
         self._keep(watch_broadcasts, loop, replica)
-        self._keep(watch_join, traced)
-        return replica
+        self._keep(watch_join, reduced)
+        return reduced
 
     @guarded("bucket spans")
     def _attach_buckets(self, replica: Replica) -> bool:
