@@ -65,15 +65,13 @@ def test_without_the_launchers_word_a_killed_rank_vanished(tmp_path: Path) -> No
 def test_ending_the_demo_ends_all_its_processes(tmp_path: Path, number: int) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "tracekit", "demo", "-o", str(run_dir), "--steps", "5000"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    until(lambda: len(list(run_dir.glob("attempt-000/ranks/rank-*.json"))) == 4)
-    assert len(members(run_dir)) >= 5
-    process.send_signal(number)
-    assert process.wait(20) == 130
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        until(lambda: len(list(run_dir.glob("attempt-000/ranks/rank-*.json"))) == 4)
+        assert len(members(run_dir)) >= 5
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, b"tracekit: interrupted\n")
     until(lambda: members(run_dir) == [])
-    assert process.stderr is not None
-    assert process.stderr.read() == b"tracekit: interrupted\n"
-    process.stderr.close()
 
 
 def members(run_dir: Path) -> list[int]:

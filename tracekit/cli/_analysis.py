@@ -49,7 +49,7 @@ def analyze_and_report(
 
 
 def _analyzed(path: Path, options: Options | None) -> Analysis | TracekitError:
-    from tracekit.analysis.analyze import analyze
+    from tracekit.analysis import analyze
     from tracekit.dataset import open_run
     from tracekit.dataset.engine import DuckDB
 

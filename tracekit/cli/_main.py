@@ -16,6 +16,8 @@ from tracekit.errors import MissingDependency, TracekitError
 
 __all__ = ["main"]
 
+_INTERRUPTED = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``tracekit`` with these arguments, else the process's; returns the exit code."""
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return _fail("interrupted", _INTERRUPTED)
     except OSError as error:
         return _fail(f"{error.filename or 'tracekit'}: {error.strerror or error}", 2)
 
@@ -51,7 +53,9 @@ def _run(arguments: list[str]) -> int:
         message = getattr(error, "format_message", error.__str__)()
         return _fail(f"{message} (see tracekit --help)", 2)
     except typer.Abort:
-        raise KeyboardInterrupt from None
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:  # typer may swallow a KeyboardInterrupt
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
