@@ -186,24 +186,28 @@ def encode_text(text: str) -> bytes:
     return data[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode()
 
 
-def _json(values: dict[str, Any]) -> bytes:
-    """One JSON object; what has no JSON form becomes its text, what is too long is cut."""
+def _json(values: Mapping[str, Any]) -> bytes:
+    """One JSON object; keys and values too long for a chunk are cut, and are texts then."""
     data = dump_json(values)
-    if len(data) <= MAX_TEXT_BYTES:
-        return data
-    kept: dict[str, Any] = {}
-    for key, value in values.items():
-        text = value if isinstance(value, str) else dump_json(value).decode()
-        kept[key[:64]] = text[: max(16, 2048 // len(values))]
-        if len(dump_json(kept)) > MAX_TEXT_BYTES:
-            del kept[key[:64]]
-            break
-    return dump_json(kept)
+    most = MAX_TEXT_BYTES
+    while len(data) > MAX_TEXT_BYTES:
+        most //= 2
+        data = dump_json({key[:most]: _cut(value, most) for key, value in values.items()})
+    return data
+
+
+def _cut(value: Any, most: int) -> Any:
+    text = value if isinstance(value, str) else dump_json(value).decode()
+    return value if len(text) <= most else text[:most]
 
 
 def dump_json(value: Any) -> bytes:
     """A value as JSON that every reader takes; what has no JSON form becomes its text."""
-    return json.dumps(_plain(value), allow_nan=False).encode()
+    plain = _plain(value)
+    try:
+        return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return json.dumps(plain, allow_nan=False).encode()
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
