@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracekit.analysis.pipeline import analyze as analyze
     from tracekit.analysis.options import Options as Options
+    from tracekit.analysis.pipeline import analyze as analyze
     from tracekit.analysis.stragglers import find_stragglers as find_stragglers
     from tracekit.findings.result import Analysis as Analysis
 

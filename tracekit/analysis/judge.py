@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +63,8 @@ def judge(tables: Tables, steps: Steps, peers: Peers, options: Options) -> Judge
         return None
     own = (tables.values["wall"] - tables.values["blocked"]).astype(np.float64)
     imposed = tables.imposed.astype(np.float64)
-    if tables.pace is not None:
-        imposed = np.maximum(imposed, tables.pace)
+    if tables.excess is not None:
+        imposed = np.minimum(imposed, tables.excess)
     court = _Court(tables, steps, peers, options, own, imposed)
     suspects = court.persistent() + court.intermittent() if not peers.unknown else []
     return Judgement(
@@ -123,7 +124,8 @@ class _Court:
         share = usual / self.step
         if share < options.straggler_warning:
             return None
-        positive = sum(bool(np.median(block) > 0) for block in blocks)
+        signs = self.tables.lateness if self.tables.ahead is None else self.tables.ahead
+        positive = sum(_middle(block) > 0 for block in self._blocks(signs[used, i]))
         p = sign_test(positive, len(blocks), len(self.tables.ranks))
         late = imposed >= options.straggler_warning * self.step
         confirmed = p < options.p_value
@@ -143,7 +145,7 @@ class _Court:
             return None
         return self._suspect(i, "rank", ("mean",), 0.0, None, used[slow], False)
 
-    def _blocks(self, values: Array) -> list[Array]:
+    def _blocks(self, values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         count = max(1, len(values) // self.options.block_steps)
         return [block for block in np.array_split(values, count) if len(block)]
 
@@ -156,27 +158,49 @@ class _Court:
 
     def intermittent(self) -> list[Suspect]:
         """Ranks that are late in some steps, each time for the same reason."""
-        warm, options = self.steps.warm, self.options
-        imposed = self.imposed[warm]
-        late = imposed >= options.spike * self.step
+        late = self.imposed[self.steps.warm] >= self.options.spike * self.step
         late[:, sorted(self.guilty)] = False
         found = []
         for i in sorted(set(self.peers_of) - self.guilty):
-            places = warm[late[:, i]]
-            if len(places) < options.spikes_at_least:
-                continue
-            causes = [self._cause(self._excess(i, places[k : k + 1])) for k in range(len(places))]
-            cause = max(sorted(set(causes)), key=causes.count)
-            alike = causes.count(cause) / len(causes)
-            p = self._chance(int(late[:, i].sum()), int(late.sum()))
-            event = cause in _EVENTS and self._only_here(i, cause)
-            if cause == "unknown" or alike < options.consistent_share:
-                continue
-            if p >= options.p_value and not event:
-                continue
-            share = float(imposed[:, i].mean()) / self.step
-            found.append(self._suspect(i, "intermittent", ("peer",), share, p, places, True))
+            suspect = self._by_events(i, late) or self._by_chance(i, late)
+            if suspect is not None:
+                found.append(suspect)
         return sorted(found, key=lambda suspect: -suspect.share)
+
+    def _by_events(self, i: int, late: npt.NDArray[np.bool_]) -> Suspect | None:
+        """A checkpoint, a collection or the like that this rank has and its peers have not."""
+        warm, options = self.steps.warm, self.options
+        for phase in _EVENTS:
+            spent = self.tables.values[f"own_{phase}"][warm]
+            more = spent[:, i] - np.median(spent[:, self.peers_of[i]], axis=1)
+            struck = more >= options.spike * self.step
+            if struck.sum() < options.spikes_at_least or not self._only_here(i, phase):
+                continue
+            places = warm[struck & late[:, i]]
+            if len(places) < options.consistent_share * struck.sum():
+                continue
+            suspect = self._now_and_then(i, places, late)
+            if suspect.cause == phase:
+                return suspect
+        return None
+
+    def _by_chance(self, i: int, late: npt.NDArray[np.bool_]) -> Suspect | None:
+        """Late steps that are this rank's too often for chance, most of them alike."""
+        places = self.steps.warm[late[:, i]]
+        if len(places) < self.options.spikes_at_least:
+            return None
+        suspect = self._now_and_then(i, places, late)
+        if suspect.cause == "unknown" or (suspect.p or 0.0) >= self.options.p_value:
+            return None
+        alike = [self._cause(self._excess(i, np.array([place]))) for place in places.tolist()]
+        enough = self.options.consistent_share * len(alike)
+        return suspect if alike.count(suspect.cause) >= enough else None
+
+    def _now_and_then(self, i: int, places: Places, late: npt.NDArray[np.bool_]) -> Suspect:
+        warm = self.steps.warm
+        share = float(self.imposed[warm, i].mean() / self.wall[warm].mean())
+        p = self._chance(int(late[:, i].sum()), int(late.sum()))
+        return self._suspect(i, "intermittent", ("peer",), share, p, places, True)
 
     def _chance(self, here: int, all_ranks: int) -> float:
         """The chance that one of the ranks has so many of all late steps."""
@@ -268,3 +292,9 @@ class _Court:
 
 
 _COMPUTE = ("forward", "backward")
+
+
+def _middle(values: npt.NDArray[Any]) -> float:
+    """The median of what is known; 0 where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else 0.0

@@ -12,6 +12,7 @@ from tracekit.analysis.gaps import clock_findings, gap_findings
 from tracekit.analysis.judge import judge
 from tracekit.analysis.options import Options
 from tracekit.analysis.peers import Peers, find_peers
+from tracekit.analysis.share_verdicts import share_findings
 from tracekit.analysis.steps import Steps, choose_steps
 from tracekit.analysis.summaries import (
     rank_summaries,
@@ -22,11 +23,7 @@ from tracekit.analysis.summaries import (
     what_if,
 )
 from tracekit.analysis.tables import Overview, Tables, collect, overview
-from tracekit.analysis.verdicts import (
-    share_findings,
-    straggler_findings,
-    straggler_summary,
-)
+from tracekit.analysis.verdicts import straggler_findings, straggler_summary
 from tracekit.dataset.coverage import Coverage
 from tracekit.dataset.engine import Engine
 from tracekit.findings import Certainty, Finding, Severity, say
@@ -80,7 +77,8 @@ def analyze(
                 judgement, tables, facts, run, step_ms, shares.wait, options, where
             )
         findings += _undecided(peers, tables)
-        findings += share_findings(shares, tables, run, step_ms, options, where)
+        suspects = judgement.suspects if judgement is not None else ()
+        findings += share_findings(shares, suspects, tables, facts, run, step_ms, options, where)
     findings += clock_findings(clock)
     findings += gap_findings(covered, run, tables, steps, where)
     findings.sort(key=lambda finding: -finding.severity.weight)

@@ -81,8 +81,10 @@ class Tables:
     begin_ns: Ints
     imposed: Floats
     """What each rank alone cost the others, by arrivals."""
-    pace: Floats | None
-    """The same by own work; None where arrivals tell it all."""
+    excess: Floats | None
+    """How much longer than its peers each rank itself worked; None where all waits are meetings."""
+    ahead: Floats | None
+    """The same with its sign: negative where a rank worked less."""
     lateness: Floats
     """Own arrival minus the median of the others', at the step's most waited-for meeting."""
     last: Ints
@@ -187,6 +189,7 @@ class _Collector:
             np.zeros(shape, np.int64),
             np.zeros(shape, np.float32),
             None,
+            None,
             np.full(shape, np.nan, np.float32),
             np.zeros(len(seen.ranks), np.int64),
             np.zeros(count, np.int64),
@@ -246,7 +249,8 @@ class _Collector:
         table[list(self.place)] = list(self.place.values())
         known = (ranks >= 0) & (ranks < len(table))
         places = np.where(known, table[np.clip(ranks, 0, len(table) - 1)], -1)
-        self._inside = (steps >= 0) & (steps < len(self.tables.steps)) & (places >= 0)
+        low = self.window.get("first", self.first) - self.first
+        self._inside = (steps >= low) & (steps < len(self.tables.steps)) & (places >= 0)
         return (steps[self._inside], places[self._inside]), ranks
 
     def _window(self) -> bool:
@@ -277,7 +281,8 @@ class _Collector:
         return self.engine.sql(self._text(name))
 
     def _text(self, name: str) -> str:
-        return query(name, attempt=self.seen.attempt, every=self.every, **self.window)
+        numbers = {"attempt": self.seen.attempt, "origin": self.seen.first_ns, "every": self.every}
+        return query(name, **numbers, **self.window)
 
     def _signatures(self, rows: pa.Table) -> None:
         steps = rows["step"].to_numpy() - self.first
@@ -316,11 +321,13 @@ class _Collector:
         where, _ = self._where(rows)
         np.add.at(tables.imposed, where, rows["imposed"].to_numpy()[self._inside])
         if any(g.direction not in ("all", None) for g in tables.groups.values()):
-            rows = self._sql("own_pace")
-            if tables.pace is None:
-                tables.pace = np.zeros_like(tables.imposed)
+            rows = self._sql("excess")
+            if tables.excess is None or tables.ahead is None:
+                tables.excess = np.zeros_like(tables.imposed)
+                tables.ahead = np.zeros_like(tables.imposed)
             where, _ = self._where(rows)
-            np.add.at(tables.pace, where, rows["imposed"].to_numpy()[self._inside])
+            tables.excess[where] = rows["excess"].to_numpy()[self._inside]
+            tables.ahead[where] = rows["ahead"].to_numpy()[self._inside]
         rows = self._sql("last_arrivals")
         where, _ = self._where(rows)
         times = rows["times"].to_numpy()[self._inside]

@@ -1,4 +1,4 @@
-"""Findings about ranks that work slowly and about where the time of a step goes."""
+"""Findings about ranks that make the others wait."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tracekit.analysis.facts import Facts
 from tracekit.analysis.judge import Judgement, Suspect
 from tracekit.analysis.options import Options
 from tracekit.analysis.tables import Ints, Tables
-from tracekit.findings import Certainty, Finding, Severity, Words, say
-from tracekit.findings.result import RunSummary, Shares, StragglerSummary
+from tracekit.findings import Certainty, Finding, Severity, say
+from tracekit.findings.result import RunSummary, StragglerSummary
 
-__all__ = ["cause_words", "share_findings", "straggler_findings", "straggler_summary"]
+__all__ = ["straggler_findings", "straggler_summary"]
 
 _MS = 1e6
 _ADVICE = {
@@ -22,11 +22,6 @@ _ADVICE = {
     "checkpoint": ("checkpoint",),
     "gc": ("gc",),
 }
-
-
-def cause_words(cause: str, ms: float) -> Words:
-    """What a rank is slow in."""
-    return say(f"cause.{cause}", ms=ms)
 
 
 def straggler_findings(
@@ -67,7 +62,7 @@ def _straggler(
 ) -> Finding:
     first, last = _span(tables.steps[suspect.places])
     mean_ms = suspect.imposed / _MS
-    cause = cause_words(suspect.cause, suspect.excess.get(suspect.cause, 0.0) / _MS)
+    cause = say(f"cause.{suspect.cause}", ms=suspect.excess.get(suspect.cause, 0.0) / _MS)
     percent = 100 * suspect.share
     if suspect.kind == "intermittent":
         each = float(mean_ms * _steps_of(suspect, run) / max(1, len(suspect.places)))
@@ -156,71 +151,6 @@ def straggler_summary(suspect: Suspect) -> StragglerSummary:
         (Certainty.LIKELY if suspect.confirmed else Certainty.CANNOT_TELL).value,
         {phase: ns / _MS for phase, ns in suspect.excess.items()},
     )
-
-
-def share_findings(
-    shares: Shares,
-    tables: Tables,
-    run: RunSummary,
-    step_ms: float,
-    options: Options,
-    where: str,
-) -> Iterator[Finding]:
-    """Findings about the shares of communication and input, the larger one first."""
-    if run.used_steps < options.shares_steps:
-        return
-    evidence = {
-        name: round(getattr(shares, name), 4)
-        for name in ("compute", "exposed_communication", "data", "wait", "queue", "transfer")
-    }
-    if shares.utilization is not None:
-        evidence["utilization"] = round(shares.utilization, 4)
-    steps = _span(tables.steps)
-    low = shares.utilization is not None and shares.utilization < options.utilization_warning
-    largest = max(("exposed_communication", "data"), key=lambda name: getattr(shares, name))
-    communication, data = shares.exposed_communication, shares.data
-    found = []
-    if communication >= options.communication_warning or (
-        low and largest == "exposed_communication"
-    ):
-        part = max(("wait", "queue", "transfer"), key=lambda name: getattr(shares, name))
-        critical = communication >= options.communication_critical
-        words: dict[str, object] = {
-            "percent": 100 * communication,
-            "largest": say(f"largest.{part}"),
-            "utilization": 100 * (shares.utilization or 0.0),
-        }
-        enough = communication >= options.communication_warning
-        found.append(
-            Finding(
-                "comm.share",
-                Severity.CRITICAL if critical else Severity.WARNING,
-                Certainty.PROVEN,
-                say("comm.share" if enough else "comm.share.utilization", **words),
-                ranks=tables.ranks,
-                steps=steps,
-                lost_ms=communication * step_ms * run.used_steps,
-                evidence=evidence,
-                advice=(say(f"advice.{part}", run=where),),
-            )
-        )
-    if data >= options.data_warning or (low and largest == "data"):
-        words = {"percent": 100 * data, "utilization": 100 * (shares.utilization or 0.0)}
-        enough = data >= options.data_warning
-        found.append(
-            Finding(
-                "data.bound",
-                Severity.WARNING,
-                Certainty.PROVEN,
-                say("data.bound" if enough else "data.bound.utilization", **words),
-                ranks=tables.ranks,
-                steps=steps,
-                lost_ms=data * step_ms * run.used_steps,
-                evidence=evidence,
-                advice=(say("advice.loader"),),
-            )
-        )
-    yield from sorted(found, key=lambda finding: -(finding.lost_ms or 0.0))
 
 
 def _span(steps: Ints) -> tuple[int, int]:

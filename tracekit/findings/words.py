@@ -45,6 +45,13 @@ WORDS: Mapping[str, str] = {
         " no rank is judged"
     ),
     "comm.share": _("{percent:.0f} % of the step is communication that nothing hides: {largest}"),
+    "comm.share.explained": _(
+        "{percent:.0f} % of the step is communication that nothing hides: others wait for {ranks}"
+    ),
+    "comm.share.crowded": _(
+        "{percent:.0f} % of the step is communication that nothing hides; {ranks} ranks share"
+        " {cores} cores, so they also wait for a core"
+    ),
     "data.bound": _("{percent:.0f} % of the step is waiting for input"),
     "data.bound.utilization": _(
         "ranks compute {utilization:.0f} % of their time; most of the rest is waiting for input"
@@ -160,6 +167,9 @@ WORDS: Mapping[str, str] = {
         "measure the network by itself: all_reduce_perf -b 1M -e 1G -f 2 (nccl-tests), then compare"
     ),
     "advice.queue": _("send less often: larger buckets (bucket_cap_mb) or gradient accumulation"),
+    "advice.crowded": _(
+        "run at most {cores} ranks here, or count on it: the network cannot be judged this way"
+    ),
     "advice.loader": _("prepare batches ahead: num_workers, prefetch_factor, faster storage"),
     "advice.clock": _(
         "compare ranks of one host only, or run the ranks where clocks can be read against each"

@@ -1,4 +1,4 @@
--- The collectives of the window and of the step before it: when the members arrived, and for
+-- The collectives of the window and of two steps before it: when the members arrived, and for
 -- what each had to wait. ready_ns is for ordinary members, root_ready_ns for the root; NULL
 -- where this member waits for nobody, or where members are missing and nothing can be timed.
 WITH members AS (
@@ -15,7 +15,7 @@ WITH members AS (
     CASE WHEN collective_op = 'send' OR rank = peer_rank THEN start_ns END AS root_ns
   FROM timeline
   WHERE kind = 'comm' AND collective_seq IS NOT NULL AND collective_group IS NOT NULL
-    AND step BETWEEN :first - 1 AND :last
+    AND step BETWEEN :first - 2 AND :last
 ),
 met AS (
   SELECT

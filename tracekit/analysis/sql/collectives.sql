@@ -9,4 +9,5 @@ SELECT
   SUM(CAST(w.end_ns - w.service_ns AS DOUBLE)) AS transfer
 FROM waits w
 WHERE w.complete = 1 AND w.call_step = w.step AND mod(w.step, :every) = 0
+  AND w.step BETWEEN :first AND :last
 GROUP BY w.grp, w.op

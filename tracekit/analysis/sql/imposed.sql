@@ -1,6 +1,6 @@
--- What each rank alone cost the others in each step: how much later it came to a meeting than
--- the second-latest, and how much later than all others it came to an operation that some of
--- them were blocked in for it (the root of a broadcast, a member of a reduce, a sender).
+-- What each rank alone cost the others in each step: how much later it came than the
+-- second-latest. In a meeting all others wait for it; in any other blocking operation only if
+-- somebody was still in it when the last one came (who has left has not waited).
 WITH gaps AS (
   SELECT
     l.step,
@@ -8,25 +8,27 @@ WITH gaps AS (
     l.last_ns - MAX(CASE WHEN m.rank <> l.last_rank THEN m.start_ns END) AS imposed
   FROM meetings m
   JOIN latest l ON l.grp = m.grp AND l.seq = m.seq AND l.op = m.op
+  WHERE l.step BETWEEN :first AND :last
   GROUP BY l.grp, l.seq, l.op, l.step, l.last_rank, l.last_ns
 ),
-rooted AS (
+others AS (
   SELECT
     c.step,
     c.last_rank AS rank,
-    c.last_ns - MAX(CASE WHEN w.rank <> c.last_rank THEN w.start_ns END) AS imposed
+    c.last_ns - MAX(CASE WHEN w.rank <> c.last_rank THEN w.start_ns END) AS imposed,
+    MAX(CASE WHEN w.rank <> c.last_rank THEN w.end_ns END) AS left_ns,
+    c.last_ns
   FROM calls c
-  JOIN waits w ON w.grp = c.grp AND w.seq = c.seq AND w.op = c.op AND w.blocking = 1
-    AND (c.pair = -1 OR w.rank IN (floor(c.pair / 1048576), mod(c.pair, 1048576)))
-  WHERE c.complete = 1 AND c.step BETWEEN :first AND :last
-    AND ((c.direction IN ('from_root', 'pair') AND c.last_rank = c.root)
-      OR (c.direction = 'to_root' AND c.last_rank <> c.root))
+  JOIN waits w ON w.grp = c.grp AND w.seq = c.seq AND w.op = c.op AND w.pair = c.pair
+  WHERE c.complete = 1 AND c.step BETWEEN :first AND :last AND w.blocking = 1
+    AND c.direction IN ('from_root', 'to_root', 'pair')
   GROUP BY c.grp, c.seq, c.op, c.pair, c.step, c.last_rank, c.last_ns
 )
 SELECT step, rank, SUM(CAST(imposed AS DOUBLE)) AS imposed
 FROM (
-  SELECT step, rank, imposed FROM gaps WHERE imposed > 0
+  SELECT step, rank, imposed FROM gaps
   UNION ALL
-  SELECT step, rank, imposed FROM rooted WHERE imposed > 0
-) both_kinds
+  SELECT step, rank, imposed FROM others WHERE left_ns >= last_ns
+) charged
+WHERE imposed > 0
 GROUP BY step, rank

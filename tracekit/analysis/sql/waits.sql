@@ -16,7 +16,7 @@ WITH spans_of_window AS (
 waiting AS (
   SELECT
     s.rank, s.step, s.parent_id, s.start_ns, s.end_ns, s.blocking,
-    c.grp, c.seq, c.op, c.complete, c.step AS call_step, c.previous_end_ns,
+    c.grp, c.seq, c.op, c.pair, c.complete, c.step AS call_step, c.previous_end_ns,
     GREATEST(
       s.start_ns,
       LEAST(
@@ -30,6 +30,6 @@ waiting AS (
     AND c.pair = s.pair
 )
 SELECT
-  rank, step, parent_id, start_ns, end_ns, blocking, grp, seq, op, complete, call_step, ready_ns,
+  rank, step, parent_id, start_ns, end_ns, blocking, grp, seq, op, pair, complete, call_step, ready_ns,
   GREATEST(ready_ns, LEAST(end_ns, COALESCE(previous_end_ns, ready_ns))) AS service_ns
 FROM waiting

@@ -1,4 +1,5 @@
--- All spans of the steps of one window, those that are carried into them included.
-SELECT * FROM timeline WHERE step BETWEEN :first AND :last
+-- All spans of the steps of one window and of the step before it, those that are carried into
+-- them included.
+SELECT * FROM timeline WHERE step BETWEEN :first - 1 AND :last
 UNION ALL
-SELECT * FROM carried WHERE step BETWEEN :first AND :last
+SELECT * FROM carried WHERE step BETWEEN :first - 1 AND :last
