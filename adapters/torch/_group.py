@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -14,8 +15,8 @@ from tracekit.recorder import Recorder
 
 __all__ = ["Group"]
 
-_counters: dict[tuple[int, str, str], Iterator[int]] = {}
-_told: set[tuple[int, str]] = set()
+_counters: WeakKeyDictionary[Recorder, dict[tuple[str, str], Iterator[int]]] = WeakKeyDictionary()
+_told: WeakKeyDictionary[Recorder, set[str]] = WeakKeyDictionary()
 
 
 class Group:
@@ -25,7 +26,7 @@ class Group:
         self.ranks: list[int] = list(dist.get_process_group_ranks(process_group))
         self.id = group_id(self.ranks, _ordinal(process_group, self.ranks))
         self.name = str(getattr(process_group, "group_name", "") or "")
-        self._rank = rec.rank
+        self._recorder = rec
 
     @property
     def size(self) -> int:
@@ -48,13 +49,14 @@ class Group:
         All traced objects of a group share one counter for each operation: the members make
         the same calls in the same order, whichever object makes them.
         """
-        return _counters.setdefault((self._rank, self.id, op), itertools.count(1))
+        counters = _counters.setdefault(self._recorder, {})
+        return counters.setdefault((self.id, op), itertools.count(1))
 
     def tell(self) -> None:
         """Record the group as a fact, once."""
-        key = (self._rank, self.id)
-        if key not in _told:
-            _told.add(key)
+        told = _told.setdefault(self._recorder, set())
+        if self.id not in told:
+            told.add(self.id)
             recorder.fact("group", {"id": self.id, "name": self.name, "ranks": self.ranks})
 
 
