@@ -29,6 +29,7 @@ from typing import Any
 
 SLOW = ("data", "forward", "backward", "optimizer", "checkpoint", "gc")
 ENDS = {"hang": "hang.", "kill": "crash.killed"}
+OUTCOMES = ("right", "wrong", "silent", "failed")
 ACCUSATIONS = ("straggler.rank", "straggler.intermittent", "straggler.stage")
 
 
@@ -81,7 +82,8 @@ def judge(case: Case, verdict: dict[str, Any]) -> str:
     return "right" if not named_ranks and causes == {case.kind} else "wrong"
 
 
-def demo(case: Case, run_dir: Path, options: argparse.Namespace) -> dict[str, Any]:
+def demo(case: Case, run_dir: Path, options: argparse.Namespace) -> dict[str, Any] | None:
+    """The verdict of one demo; None, with the reason on stderr, when there was none."""
     command = [sys.executable, "-m", "tracekit", "demo", "--format", "json", "-o", str(run_dir)]
     command += ["--steps", str(options.steps), "--ranks", str(options.ranks)]
     command += ["--size", str(options.size), "--every", str(options.every)]
@@ -90,7 +92,8 @@ def demo(case: Case, run_dir: Path, options: argparse.Namespace) -> dict[str, An
         command += ["--fault", f"{case.kind}:{case.rank}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\nexit code {done.returncode}: {done.stderr}")
+        print(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr}", file=sys.stderr)
+        return None
     verdict: dict[str, Any] = json.loads(done.stdout)
     return verdict
 
@@ -123,6 +126,9 @@ def main() -> None:
         run_dir = keep / f"{name}-{number}-{os.getpid()}"
         begin = time.monotonic()
         verdict = demo(case, run_dir, options)
+        if verdict is None:
+            judged[case].append("failed")
+            continue
         outcome = judge(case, verdict)
         judged[case].append(outcome)
         step_ms = verdict["step_ms"]["median"] or 0.0
@@ -134,11 +140,12 @@ def main() -> None:
             shutil.rmtree(run_dir)
         else:
             run_dir.with_suffix(".json").write_text(json.dumps(verdict))
-    print(f"\n{'fault':13} {'model':9} right wrong silent  median step")
+    print(f"\n{'fault':13} {'model':9} right wrong silent failed  median step")
     for case, outcomes in judged.items():
-        right, wrong, silent = (outcomes.count(what) for what in ("right", "wrong", "silent"))
-        step = f"{median(steps[case]):.1f} ms ({min(steps[case]):.1f} to {max(steps[case]):.1f})"
-        print(f"{case} {right:5} {wrong:5} {silent:6}  {step}")
+        right, wrong, silent, failed = (outcomes.count(one) for one in OUTCOMES)
+        times = steps[case] or [0.0]
+        step = f"{median(times):.1f} ms ({min(times):.1f} to {max(times):.1f})"
+        print(f"{case} {right:5} {wrong:5} {silent:6} {failed:6}  {step}")
     print(f"\nnot right, kept: {keep}")
 
 
