@@ -216,7 +216,7 @@ ROWS = st.lists(
 def test_any_rows_are_merged_in_order_whatever_fits_into_memory(
     parts: list[list[tuple[int, int | None, int]]], fits: int
 ) -> None:
-    numbered = []
+    numbered: list[dict[str, Any]] = []
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr("tracekit.dataset.compaction._MOST_ROWS", fits)
         patched.setattr("tracekit.dataset._merge._LEAST_ROWS", fits)

@@ -32,7 +32,7 @@ VALUES = st.one_of(
     st.lists(SCALARS, max_size=4),
     st.dictionaries(TEXTS, SCALARS, max_size=3),
 )
-RESERVED = ("launch_ns", "device", "kind")
+RESERVED = ("launch_ns", "device", "kind", "value", "text")
 KEYS = st.text(min_size=1, max_size=12).filter(lambda key: key not in RESERVED)
 ATTRIBUTES = st.dictionaries(KEYS, VALUES, max_size=9)
 

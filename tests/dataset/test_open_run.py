@@ -35,7 +35,7 @@ from tracekit.dataset import (
     open_run,
     write_table,
 )
-from tracekit.dataset import _listing as listing
+from tracekit.dataset.parts import read_footer
 from tracekit.errors import InputError
 
 
@@ -206,12 +206,13 @@ def test_what_does_not_fit_into_memory_goes_to_scratch_files_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracekit.dataset._remainder._IN_MEMORY_ROWS", 1000)
-    with recording(tmp_path, segment_bytes=64 << 10):
-        spans(5000)
+    for rank in range(3):
+        with recording(tmp_path, rank, world_size=3, process=f"00c0ffee-{rank}"):
+            spans(600)
     with open_run(tmp_path) as run:
         scratch = [source for source in run.sources["spans"] if isinstance(source, Path)]
-        assert len(scratch) > 3
-        assert span_ids(run) == [(0, 0, n) for n in range(1, 5001)]
+        assert len(scratch) == 2
+        assert span_ids(run) == [(0, rank, n) for rank in range(3) for n in range(1, 601)]
         folder = scratch[0].parent
     assert not folder.exists()
 
@@ -353,15 +354,15 @@ def test_a_part_that_vanishes_while_it_is_opened_is_looked_for_anew(
 ) -> None:
     write_table(tmp_path, "spans", span_table([{"span_id": 1}]))
     write_table(tmp_path, "spans", span_table([{"span_id": 2}]))
-    read, calls = listing.read_footer, []
+    calls = []
 
     def compacted_meanwhile(path: Path, table: str) -> Any:
         calls.append(path)
         if len(calls) == 2:
             compact(tmp_path)
-        return read(path, table)
+        return read_footer(path, table)
 
-    monkeypatch.setattr(listing, "read_footer", compacted_meanwhile)
+    monkeypatch.setattr("tracekit.dataset._listing.read_footer", compacted_meanwhile)
     assert opened(tmp_path) == [(0, 0, 1), (0, 0, 2)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 import shutil
 import tempfile
@@ -21,6 +23,7 @@ from tracekit.dataset.parts import write_file
 from tracekit.errors import InputError
 from tracekit.journal.format import Live
 from tracekit.journal.reader import JournalReader, find_journals, open_journal
+from tracekit.journal.records import grouped
 from tracekit.journal.slots import Run
 
 __all__ = ["Opened", "Rest", "Scratch", "open_journals", "rest_of"]
@@ -78,6 +81,8 @@ def _open(head: Path, opened: Opened) -> bool:
 def _allow_files(number: int) -> None:
     """Raise the limit of open files: a mapped segment keeps one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError):
+        number += len(os.listdir("/proc/self/fd"))
     wanted = number + 256
     if soft != resource.RLIM_INFINITY and wanted > soft:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -139,7 +144,7 @@ def rest_of(
     origin = origin_of(journal, run_dir)
     ids = end.rows[:, 7].tolist()
     known = [closed_in(listing.files["spans"], journal.attempt, journal.stem, ids)]
-    for records in journal.records(slots):
+    for records in grouped(journal.records(slots)):
         rest.torn += records.torn
         rest.slots += records.taken
         journal.read_definitions()

@@ -38,7 +38,7 @@ from tracekit.dataset.parts import (
 from tracekit.errors import UsageError
 from tracekit.journal.format import Live
 from tracekit.journal.reader import JournalReader
-from tracekit.journal.records import Records
+from tracekit.journal.records import Records, grouped
 from tracekit.journal.slots import merge
 
 __all__ = [
@@ -203,7 +203,7 @@ class _Work:
     def write_records(self, least: int, end: Ending | None = None) -> None:
         """Write the new records, in batches; the last one carries the end."""
         pending: list[Records] = []
-        for records in self.journal.records(self.slots):
+        for records in grouped(self.journal.records(self.slots)):
             self.torn += records.torn
             if pending and sum(map(len, pending)) + len(records) > _BATCH_RECORDS:
                 self._write(pending)

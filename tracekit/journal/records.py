@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from tracekit.journal.format import segment_epoch
 from tracekit.journal.slots import Run
 from tracekit.model.record import COMMIT, LANE_SHIFT, RECORD_BYTES, RecordType
 
-__all__ = ["Ints", "Records", "committed", "read_records"]
+__all__ = ["Bools", "Ints", "Records", "committed", "grouped", "read_records"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -39,6 +39,35 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.types)
+
+
+def grouped(records: Iterable[Records], least: int = 1 << 15) -> Iterator[Records]:
+    """The same records in fewer, larger portions: small ones are put together."""
+    waiting: list[Records] = []
+    for portion in records:
+        waiting.append(portion)
+        if sum(map(len, waiting)) >= least:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(portions: Sequence[Records]) -> Records:
+    if len(portions) == 1:
+        return portions[0]
+    owners, first = [], 0
+    for portion in portions:
+        owners.append(np.where(portion.owners < 0, _ORPHAN, portion.owners + first))
+        first += len(portion)
+    return Records(
+        np.concatenate([portion.rows for portion in portions]),
+        np.concatenate([portion.types for portion in portions]),
+        np.concatenate([portion.lanes for portion in portions]),
+        np.concatenate(owners),
+        [run for portion in portions for run in portion.taken],
+        sum(portion.torn for portion in portions),
+    )
 
 
 def committed(words: Ints, number: int, chunk_slots: int) -> Bools:
