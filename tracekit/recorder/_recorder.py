@@ -15,7 +15,7 @@ from tracekit.model.record import (
     STEP_BITS,
     Flag,
     RecordType,
-    pack_begun,
+    pack_collective_begun,
     pack_event,
     what_word,
 )
@@ -98,7 +98,7 @@ class Recorder:
         state = ThreadState(self, lane << LANE_SHIFT, self.sink.open_words, block)
         for offset, mark in block:
             state.open_words[mark] = 0  # a thread that died inside a span has left it there
-            pack_begun(state.open_words, offset, 0, 0, 0, 0, 0, 0, lane, 0)
+            pack_collective_begun(state.open_words, offset, 0, 0, 0, 0, 0, 0, lane, 0)
         key = id(state)
 
         def released(_: object) -> None:
@@ -164,7 +164,7 @@ class Recorder:
             self.end_step()
         self.step_word = (step + 1) << STEP_BITS
         self._step = self._step_type.begin()
-        self.step_id = self._step[6]
+        self.step_id = self._step[5]
 
     def end_step(self, error: bool = False) -> None:
         """Close the open step; without one nothing happens."""
@@ -197,11 +197,12 @@ class Recorder:
         data = None if text is None else encode_text(text)
         for _ in range(2):
             try:
+                slot = state.slot
                 if data is not None:
-                    write_bytes(state, id_, RecordType.TEXT, data)
+                    write_bytes(slot, id_, RecordType.TEXT, data)
                 if attributes:
-                    write_continuations(state, id_, attributes)
-                words, offset, mark, commit = state.slot()
+                    write_continuations(slot, id_, attributes)
+                words, offset, mark, commit = slot()
             except StopIteration:
                 self.refill(state)
                 continue

@@ -23,6 +23,7 @@ from tracekit.model.record import (
     RecordType,
     pack_begun,
     pack_collective,
+    pack_collective_begun,
     pack_span,
     what_word,
 )
@@ -43,7 +44,7 @@ _SEQ_MASK = (1 << SEQ_BITS) - 1
 _COLLECTIVE = int(RecordType.COLLECTIVE)
 
 Token = list[Any]
-"""A span that was begun: recorder, row, what, start, step, type of record and its words 4 to 6.
+"""A span that was begun: recorder, row, what, start, step, and the record's words from 4 on.
 Empty once it has ended."""
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
@@ -77,9 +78,10 @@ def write(
     """
     for _ in range(3):
         try:
+            slot = state.slot
             if attributes:
-                write_continuations(state, ids >> DISTANCE_BITS if type_ else ids, attributes)
-            words, offset, mark, commit = state.slot()
+                write_continuations(slot, ids >> DISTANCE_BITS if type_ else ids, attributes)
+            words, offset, mark, commit = slot()
         except StopIteration:
             state.recorder.refill(state)
             continue
@@ -165,10 +167,11 @@ def _with(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
                     frame = innermost(frame, what)
                 start, id_ = frame.start, frame.id
                 flagged = what if kind is None else what | _ERROR
-                shape = write_values(state, id_, self.attributes, shape)
+                slot = state.slot
+                shape = write_values(slot, id_, self.attributes, shape)
                 if shape is None:
                     raise StopIteration
-                words, offset, mark, commit = state.slot()
+                words, offset, mark, commit = slot()
                 pack_span(words, offset, start, end - start, flagged, frame.step, id_, frame.parent)
                 words[mark] = commit
             except StopIteration:
@@ -189,15 +192,11 @@ class SpanType:
     that any thread may end. ``complete`` records one whose times are known.
     """
 
-    __slots__ = ("attributed", "group", "lane", "site", "what")
+    __slots__ = ("attributed", "lane", "what")
 
-    def __init__(
-        self, what: int, lane: int, site: int, group: int, attributed: type[AttributedSpan]
-    ) -> None:
+    def __init__(self, what: int, lane: int, attributed: type[AttributedSpan]) -> None:
         self.what = what
         self.lane = lane
-        self.site = site
-        self.group = group
         self.attributed = attributed
 
     @staticmethod
@@ -213,7 +212,10 @@ class SpanType:
         raise NotImplementedError
 
     def begin(self, seq: int = 0, nbytes: int = 0) -> Token:
-        """Open a span: from now on it is in the open-span table. End it with ``end``."""
+        """Open a span: from now on it is in the open-span table. End it with ``end``.
+
+        Sequence number and bytes are for the types of collectives.
+        """
         try:
             state = local.state
         except AttributeError:
@@ -225,20 +227,13 @@ class SpanType:
         id_ = state.next_id()
         what = self.what | (self.lane or state.lane)
         step = recorder.step_word
-        site = self.site
         try:
             row = recorder.free_rows.pop()
         except IndexError:
             row = recorder.overflow()
-        if not site:
-            start = clock()
-            pack_begun(state.open_words, row[0], start, what, step, parent, 0, 0, 0, id_)
-            return [recorder, row, what, start, step, 0, id_, parent, 0]
-        recorder.group_words[self.group] = seq
-        site |= seq & _SEQ_MASK
         start = clock()
-        pack_begun(state.open_words, row[0], start, what, step, parent, site, nbytes, 0, id_)
-        return [recorder, row, what, start, step, _COLLECTIVE, _ids(id_, parent), site, nbytes]
+        pack_begun(state.open_words, row[0], start, what, step, parent, id_)
+        return [recorder, row, what, start, step, id_, parent]
 
     def end(
         self, token: Token, attributes: Mapping[str, Any] | None = None, error: bool = False
@@ -246,7 +241,7 @@ class SpanType:
         """Close a span that ``begin`` opened, from any thread; a second end is ignored."""
         end = clock()
         try:
-            recorder, row, what, start, step, type_, ids, origin, size = token
+            recorder, row, what, start, step, id_, parent = token
         except ValueError:
             return
         token.clear()
@@ -263,15 +258,13 @@ class SpanType:
             if attributes:
                 raise StopIteration
             words, offset, mark, commit = state.slot()
-            pack_collective(words, offset, start, end - start, what, step, ids, origin, size)
-            words[mark] = commit | type_
+            pack_span(words, offset, start, end - start, what, step, id_, parent)
+            words[mark] = commit
         except StopIteration:
-            write(state, attributes, type_, start, end - start, what, step, ids, origin, size)
+            write(state, attributes, 0, start, end - start, what, step, id_, parent)
         if row is not recorder.spare_row:
             state.open_words[row[1]] = 0
             recorder.free_rows.append(row)
-        if type_:
-            recorder.group_words[self.group + 1] = origin & _SEQ_MASK
 
     def complete(
         self,
@@ -302,13 +295,6 @@ class SpanType:
         if step is None:
             step = recorder.step_word
         id_ = state.next_id()
-        site = self.site
-        if site:
-            site |= seq & _SEQ_MASK
-            ids = _ids(id_, parent)
-            write(state, attributes, _COLLECTIVE, start, end - start, what, step, ids, site, nbytes)
-            recorder.group_words[self.group] = recorder.group_words[self.group + 1] = seq
-            return
         try:
             if attributes:
                 raise StopIteration
@@ -317,6 +303,102 @@ class SpanType:
             words[mark] = commit
         except StopIteration:
             write(state, attributes, 0, start, end - start, what, step, id_, parent)
+
+
+class CollectiveType(SpanType):
+    """A span type whose spans are the calls of a collective, numbered by ``seq``."""
+
+    __slots__ = ("group", "site")
+
+    def at(self, site: int, group: int) -> CollectiveType:
+        """Say which collective it is, and where its group's numbers stand."""
+        self.site = site
+        self.group = group
+        return self
+
+    def begin(self, seq: int = 0, nbytes: int = 0) -> Token:
+        try:
+            state = local.state
+        except AttributeError:
+            state = attach()
+        recorder = state.recorder
+        parent = recorder.step_id
+        if state.top.id > parent:
+            parent = state.top.id
+        id_ = state.next_id()
+        what = self.what | (self.lane or state.lane)
+        step = recorder.step_word
+        site = self.site | seq & _SEQ_MASK
+        try:
+            row = recorder.free_rows.pop()
+        except IndexError:
+            row = recorder.overflow()
+        start = clock()
+        pack_collective_begun(
+            state.open_words, row[0], start, what, step, parent, site, nbytes, 0, id_
+        )
+        recorder.group_words[self.group] = seq
+        return [recorder, row, what, start, step, _ids(id_, parent), site, nbytes]
+
+    def end(
+        self, token: Token, attributes: Mapping[str, Any] | None = None, error: bool = False
+    ) -> None:
+        end = clock()
+        try:
+            recorder, row, what, start, step, ids, site, nbytes = token
+        except ValueError:
+            return
+        token.clear()
+        try:
+            state = local.state
+            if state.recorder is not recorder:
+                state = recorder.state()
+        except AttributeError:
+            attach()
+            state = recorder.state()
+        if error:
+            what |= _ERROR
+        try:
+            if attributes:
+                raise StopIteration
+            words, offset, mark, commit = state.slot()
+            pack_collective(words, offset, start, end - start, what, step, ids, site, nbytes)
+            words[mark] = commit | _COLLECTIVE
+        except StopIteration:
+            duration = end - start
+            write(state, attributes, _COLLECTIVE, start, duration, what, step, ids, site, nbytes)
+        if row is not recorder.spare_row:
+            state.open_words[row[1]] = 0
+            recorder.free_rows.append(row)
+        recorder.group_words[self.group + 1] = site & _SEQ_MASK
+
+    def complete(
+        self,
+        start: int,
+        end: int,
+        seq: int = 0,
+        nbytes: int = 0,
+        attributes: Mapping[str, Any] | None = None,
+        parent: int = 0,
+        step: int | None = None,
+    ) -> None:
+        try:
+            state = local.state
+        except AttributeError:
+            state = attach()
+        recorder = state.recorder
+        if not parent:
+            parent = recorder.step_id
+            if state.top.id > parent:
+                parent = state.top.id
+        what = self.what | self.lane
+        if step is None:
+            step = recorder.step_word
+        ids = _ids(state.next_id(), parent)
+        site = self.site | seq & _SEQ_MASK
+        duration = end - start
+        write(state, attributes, _COLLECTIVE, start, duration, what, step, ids, site, nbytes)
+        recorder.group_words[self.group] = recorder.group_words[self.group + 1] = seq
 
 
 def _ids(id_: int, parent: int) -> int:
@@ -358,16 +440,16 @@ def span_type(
     """
     flags = int(Flag.DEVICE) if clock is Clock.DEVICE else 0
     what = what_word(interner.name(name), kind_code(kind), 0, flags)
-    site = group = 0
-    if collective is not None:
-        site = interner.collective(collective) << SEQ_BITS
-        group = interner.group(collective.group) * 4
     enter, exit_, attributed = _with(what)
     methods = {
         "__slots__": (),
         "__enter__": staticmethod(enter),
         "__exit__": staticmethod(exit_),
     }
-    type_: type[SpanType] = type("SpanType", (SpanType,), methods)
     lane_bits = interner.lane(lane) << LANE_SHIFT if lane else 0
-    return type_(what, lane_bits, site, group, attributed)
+    if collective is None:
+        plain: type[SpanType] = type("SpanType", (SpanType,), methods)
+        return plain(what, lane_bits, attributed)
+    called: type[CollectiveType] = type("CollectiveType", (CollectiveType,), methods)
+    site = interner.collective(collective) << SEQ_BITS
+    return called(what, lane_bits, attributed).at(site, interner.group(collective.group) * 4)

@@ -18,7 +18,7 @@ __all__ = [
     "THREAD_BLOCKS",
     "Frame",
     "Row",
-    "Slot",
+    "Slots",
     "ThreadState",
     "innermost",
     "null_state",
@@ -34,9 +34,10 @@ _SCRATCH = memoryview(bytearray(1025 * RECORD_BYTES)).cast("q")
 
 Row = tuple[int, int]
 """Byte offset of a row in the open-span table, and the word of its commit word."""
-Slot = tuple[memoryview, int, int, int]
-"""Where a record goes: its chunk, its byte offset, the place of its commit word, and that word. It
-stays valid when a record that a signal handler makes in between fills the chunk."""
+Slots = Callable[[], tuple[memoryview, int, int, int]]
+"""Gives the place of a chunk's next record: the chunk, the record's byte offset, the place of its
+commit word, and that word. Both the function and what it gives stay valid when a record that a
+signal handler makes meanwhile fills the chunk."""
 
 
 def row_at(number: int) -> Row:
@@ -128,7 +129,7 @@ class ThreadState:
         self.open_words = open_words
         self.top = Frame((0, COMMIT))
         self.rows = iter(rows)
-        self.slot: Callable[[], Slot] = exhausted
+        self.slot: Slots = exhausted
         self.epoch = 0
         self.refilling = False
 
