@@ -99,7 +99,7 @@ def _missing(
 ) -> Finding:
     of = facts.of(culprit.rank)
     end = ends.get(culprit.rank)
-    where = {
+    values: dict[str, object] = {
         "rank": culprit.rank,
         "host": of.host or "its host",
         "pid": of.identity.get("pid", "PID"),
@@ -115,6 +115,9 @@ def _missing(
         keys = ("disk", "stack")
     elif is_busy(culprit):
         kind = "busy_rank"
+    if end is not None and end.state not in ("running", "stopped"):  # nothing to look at any more
+        keys = ("code_there",) if culprit.frame else ("again",)
+        values["frame"] = culprit.frame
     known = end is not None and (end.opened or end.last_span is not None)
     return Finding(
         f"hang.{kind}",
@@ -138,7 +141,7 @@ def _missing(
             "looks": culprit.looks,
             "last_span": end.last_span if end else None,
         },
-        advice=tuple(say(f"advice.{key}", **where) for key in keys),
+        advice=tuple(say(f"advice.{key}", **values) for key in keys),
     )  # fmt: skip
 
 
@@ -172,6 +175,7 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
     where = {"host": of.host or "its host", "pid": of.identity.get("pid", "PID")}
     inside = _inside(death)
     victims = sorted(end.rank for end in bad if end.rank != death.rank)
+    told = say("crash.victims", ranks=ranks_words(victims)) if victims else say("crash.no_victims")
     waiting = tuple(r for r, end in ends.items() if end.waits_in and r != death.rank)
     evidence = {
         "state": death.state,
@@ -190,25 +194,29 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
     symptom = "crash"
     if death.out_of_memory:
         symptom, id_ = "oom", "crash.oom"
-        title = say(id_, rank=death.rank, inside=inside, error=death.error)
+        title = say(id_, rank=death.rank, inside=inside, error=death.error, victims=told)
         certainty, advice = Certainty.PROVEN, [say("advice.oom")]
     elif death.state == "signal" and death.signal and death.source in _TOLD:
         id_ = "crash.killed"
         name = _signal_name(death.signal)
-        title = say(id_, rank=death.rank, signal=death.signal, name=name, inside=inside)
+        title = say(
+            id_, rank=death.rank, signal=death.signal, name=name, inside=inside,
+            source=say(f"source.{death.source}"), victims=told,
+        )  # fmt: skip
         certainty, advice = Certainty.PROVEN, [say("advice.killed", **where)]
     elif death.state == "exception":
         id_ = "crash.error"
-        title = say(id_, rank=death.rank, error=death.error or "an error", inside=inside)
+        error = death.error or "an error"
+        title = say(id_, rank=death.rank, error=error, inside=inside, victims=told)
         certainty = Certainty.PROVEN if death.blame() < 8 else Certainty.LIKELY
         advice = [say("advice.error")] if victims else []
     elif death.state == "exit":
         id_ = "crash.error"
-        title = say("crash.exit", rank=death.rank, code=death.code, inside=inside)
+        title = say("crash.exit", rank=death.rank, code=death.code, inside=inside, victims=told)
         certainty, advice = Certainty.LIKELY, [say("advice.vanished", **where)]
     else:
         id_ = "crash.vanished"
-        title = say(id_, rank=death.rank, inside=inside)
+        title = say(id_, rank=death.rank, inside=inside, victims=told)
         certainty, advice = Certainty.CANNOT_TELL, [say("advice.vanished", **where)]
     found = Finding(
         id_, Severity.CRITICAL, certainty, title, ranks=(death.rank,), evidence=evidence,

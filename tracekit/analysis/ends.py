@@ -91,9 +91,7 @@ class End:
             return {_TERM: 9, _ABORT: 4}.get(self.signal or 0, 0)
         if self.error and _BY_PEERS.search(self.error):
             return 8
-        if self.state == "exception":
-            return 1
-        return 3 if self.state == "vanished" else 2
+        return 1 if self.state == "exception" else 2
 
 
 def read_ends(engine: Engine, seen: Overview, facts: Facts) -> dict[int, End]:
@@ -132,8 +130,10 @@ def _end(rank: int, facts: RankFacts, last_ns: int | None) -> End:
     text = [str(said[key]) for key in ("type", "message", "error") if said.get(key)]
     if state == "exit" and text:
         state = "exception"
-    known = [time for time in (facts.end_ns, last_ns, facts.heartbeat_ns) if time]
-    time_ns = facts.end_ns if facts.end_ns and state != "running" else max(known, default=0)
+    looks = [stack["time_ns"] for stack in facts.stacks if stack.get("time_ns")]
+    known = [time for time in (facts.end_ns, last_ns, facts.heartbeat_ns, *looks) if time]
+    told = facts.end_ns if state not in ("running", "vanished") else None
+    time_ns = told or max(known, default=0)
     return End(
         rank,
         state,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracekit.analysis.answers import answers
@@ -78,7 +80,8 @@ def analyze(
             )
         findings += _undecided(peers, tables)
         suspects = judgement.suspects if judgement is not None else ()
-        findings += share_findings(shares, suspects, tables, facts, run, step_ms, options, where)
+        told = share_findings(shares, suspects, tables, facts, run, step_ms, options, where)
+        findings += [_aside(finding) if mortem.symptom else finding for finding in told]
     findings += clock_findings(clock)
     findings += gap_findings(covered, run, tables, steps, where)
     findings.sort(key=lambda finding: -finding.severity.weight)
@@ -196,6 +199,11 @@ def _undecided(peers: Peers, tables: Tables) -> list[Finding]:
             advice=(say("advice.roles"),),
         )
     ]
+
+
+def _aside(finding: Finding) -> Finding:
+    """What is not worth a thought while the job hangs or is dead."""
+    return replace(finding, severity=Severity.INFO)
 
 
 def _symptom(findings: list[Finding]) -> str:

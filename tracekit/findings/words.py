@@ -102,12 +102,20 @@ WORDS: Mapping[str, str] = {
     "doing.last": _("its last span, {name}, ended {seconds:.0f} s ago"),
     "doing.last_frame": _("its last span, {name}, ended {seconds:.0f} s ago; it is at {frame}"),
     "doing.nothing": _("it left no record of what it does"),
-    "crash.killed": _("rank {rank} was killed by signal {signal} ({name}) in {inside}"),
+    "crash.killed": _(
+        "rank {rank} was killed by signal {signal} ({name}, says the {source}) in {inside}{victims}"
+    ),
+    "source.launcher": _("launcher"),
+    "source.pidfd": _("kernel"),
+    "crash.victims": _("; {ranks} ended because of it"),
+    "crash.no_victims": _(""),
     "crash.ended": _("all ranks were ended from outside by signal {signal} ({name})"),
-    "crash.vanished": _("rank {rank} ended in {inside} without a word, and nobody recorded how"),
-    "crash.exit": _("rank {rank} ended with exit code {code} in {inside}"),
-    "crash.error": _("rank {rank} raised {error} in {inside}"),
-    "crash.oom": _("rank {rank} ran out of memory in {inside}: {error}"),
+    "crash.vanished": _(
+        "rank {rank} ended in {inside} without a word, and nobody recorded how{victims}"
+    ),
+    "crash.exit": _("rank {rank} ended with exit code {code} in {inside}{victims}"),
+    "crash.error": _("rank {rank} raised {error} in {inside}{victims}"),
+    "crash.oom": _("rank {rank} ran out of memory in {inside}: {error}{victims}"),
     "inside": _("{name} of step {step}"),
     "inside.stepless": _("{name}"),
     "inside.after": _("step {step}, after {name}"),
@@ -179,6 +187,8 @@ WORDS: Mapping[str, str] = {
     "advice.files": _("see which files: tracekit analyze {run} --format json, key coverage"),
     "advice.duplicate": _("start ranks with distinct numbers: see RANK in the launcher's command"),
     "advice.stack": _("see where it is now: on {host}, py-spy dump --pid {pid}"),
+    "advice.code_there": _("see why it never went on from {frame}"),
+    "advice.again": _("let the next run hang for some seconds, so that its stacks are taken"),
     "advice.continue": _("let it go on or end it: on {host}, kill -CONT {pid} or kill -KILL {pid}"),
     "advice.gil": _(
         "find the C call that holds the lock: on {host}, py-spy dump --native --pid {pid}"

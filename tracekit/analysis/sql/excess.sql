@@ -30,7 +30,7 @@ blocked AS (
     ) AS blocked_before
   FROM blocks
 ),
-meant AS (
+at_meetings AS (
   SELECT
     rank, grp, seq, op,
     CAST(start_ns - :origin AS DOUBLE) - blocked_before AS own_ns,
@@ -44,7 +44,7 @@ paces AS (
     own_ns - LAG(own_ns) OVER (
       PARTITION BY rank ORDER BY start_ns NULLS LAST, seq NULLS LAST
     ) AS work
-  FROM meant
+  FROM at_meetings
 ),
 sums AS (
   SELECT grp, seq, op, SUM(work) AS work, COUNT(work) AS ranks
@@ -54,8 +54,8 @@ sums AS (
 SELECT
   l.step,
   p.rank,
-  SUM(GREATEST(0, p.work - (s.work - p.work) / (s.ranks - 1))) AS excess,
-  SUM(p.work - (s.work - p.work) / (s.ranks - 1)) AS ahead
+  SUM(GREATEST(0, p.work - (s.work - p.work) / NULLIF(s.ranks - 1, 0))) AS excess,
+  SUM(p.work - (s.work - p.work) / NULLIF(s.ranks - 1, 0)) AS ahead
 FROM paces p
 JOIN sums s ON s.grp = p.grp AND s.seq = p.seq AND s.op = p.op
 JOIN latest l ON l.grp = p.grp AND l.seq = p.seq AND l.op = p.op
