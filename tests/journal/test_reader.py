@@ -169,6 +169,16 @@ def test_covered_slots_are_not_read_again(tmp_path: Path) -> None:
     assert journal.is_covered(journal.segments[0], [(0, FIRST + 4)])
 
 
+def test_a_segment_is_passed_over_only_when_all_its_slots_are_covered(tmp_path: Path) -> None:
+    made = Journal(chunks=3)
+    for chunk in range(2):
+        made.chunk([span(n) for n in range(15 * chunk + 1, 15 * chunk + 16)])
+    made.chunk([span(31)])
+    journal = open_journal(made.save(tmp_path))
+    assert ids(journal, [(0, FIRST + 2 * SLOTS)]) == [31]
+    assert ids(journal, [(0, FIRST + 3 * SLOTS)]) == []
+
+
 def test_lanes_come_from_the_chunk_also_when_its_header_is_covered(tmp_path: Path) -> None:
     made = Journal()
     made.chunk([span(1), span(2)], lane=5)
@@ -270,6 +280,16 @@ def test_a_head_whose_tables_lie_outside_is_refused(tmp_path: Path) -> None:
     made.places["group"] = 1 << 40, 16
     with pytest.raises(FormatError, match="lies outside"):
         open_journal(made.save(tmp_path))
+
+
+def test_a_head_of_the_other_byte_order_is_refused(tmp_path: Path) -> None:
+    made = Journal()
+    head = made.save(tmp_path)
+    raw = made.head()
+    struct.pack_into(">q", raw, 256 + 8 * Live.DEFINED, len(made.definitions))
+    head.write_bytes(raw)
+    with pytest.raises(FormatError, match="the other byte order"):
+        open_journal(head)
 
 
 def test_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:

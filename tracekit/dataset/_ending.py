@@ -104,6 +104,7 @@ def _complete(rows: Ints) -> Ints:
     """
     rows = rows.copy()
     numbers = rows[:, 8]
+    rows[:, 1] |= np.where(rows[:, 1] >> LANE_SHIFT == 0, rows[:, 6] << LANE_SHIFT, 0)
     steps = rows[(numbers >= _THREAD_ROWS) & (rows[:, 1] & 0xFF == _STEP)]
     open_at = {int(row[8]): int(row[7]) for row in rows}
     for row in rows[numbers < _THREAD_ROWS]:
@@ -115,7 +116,6 @@ def _complete(rows: Ints) -> Ints:
             if open_at.get(other, id_) < id_
         ]
         place = np.flatnonzero(numbers == number)
-        rows[place, 1] |= rows[place, 6] << LANE_SHIFT
         rows[place, 2] = step[2] if step else 0
         rows[place, 3] = max([*above, step[7] if step else 0])
         rows[place, 4:6] = 0

@@ -225,6 +225,7 @@ class _Work:
         new = [fact for fact in journal.definitions.facts if fact.end > self.defined]
         facts = fact_rows(new, origin, journal.identity.get("host"))
         slots = merge(run for records in batch for run in records.taken)
+        place = slots[0][0] if slots else self.slots[-1][1] if self.slots else 0
         self.slots = merge([*self.slots, *slots])
         final: dict[str, Any] | None = None
         if end is not None:
@@ -245,7 +246,7 @@ class _Work:
             world_size=journal.identity.get("world_size"),
             final=final,
         )
-        name = batch_name(journal.process, slots[0][0] if slots else 0)
+        name = batch_name(journal.process, place)
         for table, tables in (("facts", [table_of(facts)]), ("events", events), ("spans", spans)):
             if not any(map(len, tables)) and table != "spans":
                 continue

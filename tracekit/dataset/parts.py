@@ -100,9 +100,9 @@ class Footer:
         return self.replaces or frozenset((self.name,))
 
 
-def batch_name(process: str, first_slot: int) -> str:
-    """A file name that is never given twice; names of one rank sort by time."""
-    return f"part-{process}-{first_slot:010d}-{secrets.token_hex(4)}.parquet"
+def batch_name(process: str, place: int) -> str:
+    """A file name that is never given twice; names of one rank sort by place, usually a slot."""
+    return f"part-{process}-{place:010d}-{secrets.token_hex(4)}.parquet"
 
 
 def part_folder(run_dir: Path, table: str, attempt: int, rank: int) -> Path:

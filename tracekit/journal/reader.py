@@ -113,6 +113,8 @@ class JournalReader:
         """Slots of one segment, the header's included."""
         if self.chunk_bytes % RECORD_BYTES or not self.chunk_bytes:
             raise FormatError(self.path, f"chunks of {self.chunk_bytes} bytes")
+        if not 0 <= self.live(Live.DEFINED) <= definition_bytes:
+            raise FormatError(self.path, "damaged, or from a machine of the other byte order")
 
     def _table(self, offset: int, rows: int, words: int) -> Ints:
         try:
@@ -291,7 +293,8 @@ class JournalReader:
             finished = self.finished(segment)
             base = number * self.slots
             held = clip(covered, base, base + len(segment.words))
-            if finished and count(held) >= len(segment.words) - self.chunk_slots:
+            rest = clip(covered, base + self.chunk_slots, base + len(segment.words))
+            if count(rest) == len(segment.words) - self.chunk_slots:
                 continue
             yield read_records(
                 segment.words,
