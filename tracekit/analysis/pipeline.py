@@ -59,7 +59,8 @@ def analyze(
         return _nothing(_covered(coverage or Coverage(), None))
     covered = _covered(coverage or Coverage(), seen.attempt)
     facts = read_facts(engine, seen.attempt)
-    tables = collect(engine, seen, options)
+    absent = max(0, facts.world_size - len(seen.ranks))
+    tables = collect(engine, seen, options, absent)
     steps = choose_steps(tables, options) if tables is not None else None
     run = _run(seen, facts, tables, steps)
     clock = _clock(seen, facts)

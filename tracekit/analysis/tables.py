@@ -132,15 +132,19 @@ def overview(engine: Engine) -> Overview | None:
     )
 
 
-def collect(engine: Engine, seen: Overview, options: Options) -> Tables | None:
-    """Run the analysis over all steps; None where there are no steps."""
+def collect(engine: Engine, seen: Overview, options: Options, absent: int = 0) -> Tables | None:
+    """Run the analysis over all steps; None where there are no steps.
+
+    Of ``absent`` ranks nothing was recorded: what the others waited for them is not known, so
+    their waits are the least they can have been.
+    """
     if seen.first_step is None or seen.last_step is None:
         return None
     _register(engine, seen)
-    tables = _Collector(engine, seen, options, {}).run()
+    tables = _Collector(engine, seen, options, absent, {}).run()
     if tables is None:  # ranks number their steps differently
         shifts = _shifts(engine, seen)
-        tables = _Collector(engine, seen, options, shifts).run()
+        tables = _Collector(engine, seen, options, absent, shifts).run()
     return tables
 
 
@@ -167,11 +171,17 @@ class _Collector:
     """One pass over the windows of a run."""
 
     def __init__(
-        self, engine: Engine, seen: Overview, options: Options, shifts: dict[int, int]
+        self,
+        engine: Engine,
+        seen: Overview,
+        options: Options,
+        absent: int,
+        shifts: dict[int, int],
     ) -> None:
         assert seen.first_step is not None
         assert seen.last_step is not None
-        self.engine, self.seen, self.options, self.shifts = engine, seen, options, shifts
+        self.engine, self.seen, self.options = engine, seen, options
+        self.absent, self.shifts = absent, shifts
         low = seen.first_step - max([0, *shifts.values()])
         high = seen.last_step - min([0, *shifts.values()])
         self.first = low if options.first_step is None else max(low, options.first_step)
@@ -258,7 +268,7 @@ class _Collector:
         self._view("within")
         self._keep("calls")
         signature = self._sql("signatures")
-        if not self.shifts and np.any(signature["shifted"].to_numpy() > 0):
+        if not self.shifts and _disagree(signature):
             return False
         self._view("waits")
         self._keep("tiles")
@@ -281,8 +291,14 @@ class _Collector:
         return self.engine.sql(self._text(name))
 
     def _text(self, name: str) -> str:
-        numbers = {"attempt": self.seen.attempt, "origin": self.seen.first_ns, "every": self.every}
-        return query(name, **numbers, **self.window)
+        return query(
+            name,
+            attempt=self.seen.attempt,
+            origin=self.seen.first_ns,
+            every=self.every,
+            absent=self.absent,
+            **self.window,
+        )
 
     def _signatures(self, rows: pa.Table) -> None:
         steps = rows["step"].to_numpy() - self.first
@@ -340,6 +356,12 @@ class _Collector:
         arrivals[where] = rows["start_ns"].to_numpy()[self._inside] - earliest
         steps = np.unique(where[0])
         tables.lateness[steps] = _lateness(arrivals[steps])
+
+
+def _disagree(signatures: pa.Table) -> bool:
+    """Whether ranks seem to count the same collective to different steps."""
+    calls, incomplete = (int(np.sum(signatures[n].to_numpy())) for n in ("calls", "incomplete"))
+    return bool(np.any(signatures["shifted"].to_numpy() > 0)) or 2 * incomplete > calls
 
 
 def _lateness(arrivals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

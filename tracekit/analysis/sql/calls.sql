@@ -1,5 +1,5 @@
 -- The collectives of the window and of two steps before it: when the members arrived, and for
--- what each had to wait. ready_ns is for ordinary members, root_ready_ns for the root; NULL
+-- what each had to wait; of :absent ranks nothing was recorded. ready_ns is for ordinary members, root_ready_ns for the root; NULL
 -- where this member waits for nobody, or where members are missing and nothing can be timed.
 WITH members AS (
   SELECT
@@ -41,14 +41,15 @@ SELECT
   m.last_rank, m.root_ns, m.bytes, m.sent_before,
   d.direction,
   CASE WHEN m.op = 'p2p' THEN CAST(floor(m.pair / 1048576) AS BIGINT) ELSE m.root END AS root,
-  CASE WHEN m.members = m.group_size AND m.is_open = 0 THEN 1 ELSE 0 END AS complete,
+  CASE WHEN m.members + :absent >= m.group_size AND m.is_open = 0 THEN 1 ELSE 0 END AS complete,
   CASE
-    WHEN m.members <> m.group_size THEN NULL
+    WHEN m.members + :absent < m.group_size THEN NULL
     WHEN d.direction = 'all' THEN m.last_ns
     WHEN d.direction IN ('from_root', 'pair') THEN m.root_ns
   END AS ready_ns,
-  CASE WHEN m.members = m.group_size AND d.direction IN ('all', 'to_root') THEN m.last_ns END
-    AS root_ready_ns,
+  CASE
+    WHEN m.members + :absent >= m.group_size AND d.direction IN ('all', 'to_root') THEN m.last_ns
+  END AS root_ready_ns,
   MAX(m.end_ns) OVER (
     PARTITION BY m.grp ORDER BY m.last_ns NULLS LAST, m.seq NULLS LAST, m.op NULLS LAST
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING

@@ -32,17 +32,18 @@ blocked AS (
 ),
 at_meetings AS (
   SELECT
-    rank, grp, seq, op,
-    CAST(start_ns - :origin AS DOUBLE) - blocked_before AS own_ns,
-    start_ns
-  FROM blocked
-  WHERE is_meeting = 1
+    b.rank, b.grp, b.seq, b.op, b.start_ns,
+    CAST(b.start_ns - :origin AS DOUBLE) - b.blocked_before AS own_ns,
+    CAST(h.begin_ns - :origin AS DOUBLE) AS begin_ns
+  FROM blocked b
+  LEFT JOIN steps h ON h.rank = b.rank AND h.step = b.step
+  WHERE b.is_meeting = 1
 ),
 paces AS (
   SELECT
     rank, grp, seq, op,
-    own_ns - LAG(own_ns) OVER (
-      PARTITION BY rank ORDER BY start_ns NULLS LAST, seq NULLS LAST
+    own_ns - COALESCE(
+      LAG(own_ns) OVER (PARTITION BY rank ORDER BY start_ns NULLS LAST, seq NULLS LAST), begin_ns
     ) AS work
   FROM at_meetings
 ),

@@ -10,7 +10,7 @@ WITH points AS (
   SELECT t.rank, t.step, t.grp, t.seq, 'tail', t.start_ns, t.end_ns
   FROM tails t
   JOIN (
-    SELECT grp, seq FROM tails GROUP BY grp, seq HAVING COUNT(*) = MAX(group_size)
+    SELECT grp, seq FROM tails GROUP BY grp, seq HAVING COUNT(*) + :absent >= MAX(group_size)
   ) whole
     ON whole.grp = t.grp AND whole.seq = t.seq
 )

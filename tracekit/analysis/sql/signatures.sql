@@ -4,7 +4,7 @@ SELECT
   step,
   COUNT(*) AS calls,
   SUM(CAST(COALESCE(bytes, 0) AS DOUBLE)) AS bytes,
-  SUM(CASE WHEN members <> group_size THEN 1 ELSE 0 END) AS incomplete,
+  SUM(CASE WHEN members + :absent < group_size THEN 1 ELSE 0 END) AS incomplete,
   SUM(CASE WHEN last_step <> step THEN 1 ELSE 0 END) AS shifted
 FROM calls
 WHERE step BETWEEN :first AND :last

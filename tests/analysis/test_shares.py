@@ -1,0 +1,107 @@
+"""Where a step goes, and when that is worth a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracekit.analysis import Analysis, analyze
+from tracekit.findings import Severity
+from tracekit.testing import RunBuilder
+
+
+def verdict(run: RunBuilder) -> Analysis:
+    with run.engine() as engine:
+        return analyze(engine)
+
+
+def ids(analysis: Analysis) -> list[tuple[str, Severity]]:
+    return [(finding.id, finding.severity) for finding in analysis.findings]
+
+
+def test_shares_of_a_step_add_up() -> None:
+    run = RunBuilder(jitter=0.3, batchnorm=True)
+    run.steps(40)
+    shares = verdict(run).shares
+    assert shares is not None
+    classes = (
+        shares.compute, shares.exposed_communication, shares.data, shares.checkpoint,
+        shares.eval, shares.compile, shares.gc, shares.other,
+    )  # fmt: skip
+    assert sum(classes) == pytest.approx(1, abs=1e-6)
+    assert shares.wait + shares.queue + shares.transfer == pytest.approx(
+        shares.exposed_communication
+    )
+
+
+@pytest.mark.parametrize(
+    ("transfer", "severity"),
+    [(10, None), (16, Severity.WARNING), (30, Severity.CRITICAL)],
+)
+def test_a_large_share_of_communication_is_said(transfer: float, severity: Severity | None) -> None:
+    run = RunBuilder(transfer=transfer)
+    run.steps(40)
+    expected = [("comm.share", severity)] if severity else []
+    assert ids(verdict(run)) == expected
+
+
+def test_waiting_for_a_named_rank_is_not_the_network_s_fault() -> None:
+    run = RunBuilder()
+    run.steps(60, forward={2: 60})
+    analysis = verdict(run)
+    assert ids(analysis) == [
+        ("straggler.rank", Severity.CRITICAL), ("comm.share", Severity.INFO)
+    ]  # fmt: skip
+    assert "rank 2" in analysis.findings[1].title
+
+
+def test_ranks_that_share_cores_wait_for_a_core_too() -> None:
+    run = RunBuilder(transfer=30)
+    run.steps(40)
+    for rank in range(4):
+        run.fact("rank", {"cores": 2, "host": "node-0"}, rank)
+    analysis = verdict(run)
+    assert ids(analysis) == [("comm.share", Severity.WARNING)]
+    assert "4 ranks share 2 cores" in analysis.findings[0].title
+
+
+def test_waiting_for_input_is_said() -> None:
+    run = RunBuilder()
+    run.steps(40, data=12)
+    assert ids(verdict(run)) == [("data.bound", Severity.WARNING)]
+
+
+def test_a_few_steps_say_nothing_about_shares() -> None:
+    run = RunBuilder(transfer=60)
+    run.steps(15)
+    assert ids(verdict(run)) == []
+
+
+def test_buckets_that_backward_hides_are_not_exposed() -> None:
+    run = RunBuilder(buckets=8, transfer=2)
+    run.steps(40)
+    shares = verdict(run).shares
+    assert shares is not None
+    assert shares.exposed_communication == pytest.approx(0.25 / 35.25, rel=0.01)
+    assert shares.communication_total == pytest.approx(2 / 35.25, rel=0.01)
+
+
+def test_bandwidth_is_told_where_the_transfer_is_known() -> None:
+    run = RunBuilder(transfer=1)
+    run.steps(40)
+    (one,) = verdict(run).collectives
+    assert (one.op, one.count, one.group_size) == ("all_reduce", 40, 4)
+    assert one.algbw_gbs == pytest.approx((1 << 20) / 1e6)
+    assert one.busbw_gbs == pytest.approx(1.5 * (1 << 20) / 1e6)
+    for span in run.spans:
+        if span["kind"] == "comm":
+            span["launch_ns"] = span["start_ns"] - 1  # its first bucket was sent before
+    assert verdict(run).collectives[0].algbw_gbs is None
+
+
+def test_throughput_needs_the_batch_of_every_rank() -> None:
+    run = RunBuilder()
+    run.steps(30)
+    assert verdict(run).samples_per_s is None
+    for rank in range(4):
+        run.fact("batch_size", 32, rank)
+    assert verdict(run).samples_per_s == pytest.approx(128 / 0.036)
