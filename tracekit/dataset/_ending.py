@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracekit.dataset.decode import Origin, SpanWords, span_table
-from tracekit.dataset.parts import Footer, temporary
+from tracekit.dataset.parts import Held, temporary
 from tracekit.dataset.schema import SPANS
 from tracekit.journal.format import Live
 from tracekit.journal.process import boot_id, process_state
@@ -75,24 +75,21 @@ def look(journal: JournalReader, state: Mapping[str, Any] | None = None) -> Endi
     return Ending(rows, last)
 
 
-def closed_in(files: Iterable[Footer], attempt: int, stem: str, ids: Sequence[int]) -> pa.Table:
+def closed_in(files: Iterable[tuple[Path, Held]], ids: Sequence[int]) -> pa.Table:
     """The rows of spans with these ids that files hold of a journal."""
     found = [SPANS.empty_table().select(["span_id"])]
-    for footer in files:
-        for held in footer.held:
-            if (held.attempt, held.stem) != (attempt, stem):
-                continue
-            inside = [id_ for id_ in ids if held.ids[0] <= id_ <= held.ids[1]]
-            if inside:
-                rows = pq.read_table(
-                    footer.path,
-                    columns=["attempt", "rank", "span_id"],
-                    filters=pc.field("span_id").isin(inside)
-                    & (pc.field("attempt") == attempt)
-                    & (pc.field("rank") == held.rank),
-                    partitioning=None,
-                )
-                found.append(rows.select(["span_id"]))
+    for path, held in files:
+        inside = [id_ for id_ in ids if held.ids[0] <= id_ <= held.ids[1]]
+        if inside:
+            rows = pq.read_table(
+                path,
+                columns=["attempt", "rank", "span_id"],
+                filters=pc.field("span_id").isin(inside)
+                & (pc.field("attempt") == held.attempt)
+                & (pc.field("rank") == held.rank),
+                partitioning=None,
+            )
+            found.append(rows.select(["span_id"]))
     return pa.concat_tables(found)
 
 

@@ -29,6 +29,8 @@ class Listing:
     """Files of batches whose file of spans is there and cannot be read."""
     skipped: list[Skipped] = field(default_factory=list)
     found: int = 0
+    journals: dict[tuple[int, str], list[tuple[Path, Held]]] = field(default_factory=dict)
+    """Per attempt and stem the files of spans that hold something of that journal, and what."""
 
     def held(self) -> Iterable[Held]:
         """What the files of spans hold of journals; they speak for their batches."""
@@ -37,7 +39,7 @@ class Listing:
 
 def covered(listing: Listing, attempt: int, stem: str) -> tuple[list[Run], int, Held | None]:
     """Slots and bytes of definitions of a journal that files hold; and its end, if they do."""
-    mine = [held for held in listing.held() if (held.attempt, held.stem) == (attempt, stem)]
+    mine = [held for _, held in listing.journals.get((attempt, stem), ())]
     slots = merge(run for held in mine for run in held.slots)
     defined = max((held.defined for held in mine), default=0)
     return slots, defined, next((held for held in mine if held.final), None)
@@ -101,6 +103,9 @@ def _sorted_out(paths: dict[str, list[Path]]) -> Listing:
             else:
                 listing.dead.append(footer.path)
         listing.files[table] = counting
+    for footer in listing.files["spans"]:
+        for held in footer.held:
+            listing.journals.setdefault((held.attempt, held.stem), []).append((footer.path, held))
     return listing
 
 

@@ -142,8 +142,8 @@ def rest_of(
     if finished is not None:
         return rest
     origin = origin_of(journal, run_dir)
-    ids = end.rows[:, 7].tolist()
-    known = [closed_in(listing.files["spans"], journal.attempt, journal.stem, ids)]
+    files = listing.journals.get((journal.attempt, journal.stem), ())
+    known = [closed_in(files, end.rows[:, 7].tolist())]
     for records in grouped(journal.records(slots)):
         rest.torn += records.torn
         rest.slots += records.taken

@@ -28,11 +28,9 @@ from tracekit.dataset._listing import Listing, covered, list_files
 from tracekit.dataset.decode import Origin, decode
 from tracekit.dataset.facts import fact_rows, summary, table_of
 from tracekit.dataset.parts import (
-    Footer,
     Held,
     batch_name,
     part_folder,
-    read_footer,
     write_file,
 )
 from tracekit.errors import UsageError
@@ -180,6 +178,7 @@ class _Work:
         self.sync = sync
         self.done = Converted()
         self.torn = 0
+        self.written: list[tuple[Path, Held]] = []
         journal.refresh()
         self.origin = origin_of(journal, run_dir)
         self.listing: Listing = list_files(run_dir, journal.attempt, journal.rank)
@@ -253,6 +252,7 @@ class _Work:
             folder = part_folder(self.run_dir, table, origin.attempt, origin.rank)
             write_file(folder / name, table, tables, [held], sync=self.sync)
             self.done.files.append(folder / name)
+        self.written.append((self.done.files[-1], held))
         self.defined = held.defined
         self.done.spans += held.spans
         self.done.events += sum(map(len, events))
@@ -260,14 +260,10 @@ class _Work:
 
     def _open_spans(self, end: Ending, spans: list[pa.Table]) -> pa.Table:
         """The spans that no record closed, neither in this batch nor in files."""
-        files = [*self.listing.files["spans"], *map(self._footer, self.done.files)]
-        ids = end.rows[:, 7].tolist()
-        before = closed_in(files, self.origin.attempt, self.journal.stem, ids)
+        key = self.origin.attempt, self.journal.stem
+        files = [*self.listing.journals.get(key, ()), *self.written]
+        before = closed_in(files, end.rows[:, 7].tolist())
         return end.open_spans(self.journal, self.origin, [*spans, before])
-
-    @staticmethod
-    def _footer(path: Path) -> Footer:
-        return read_footer(path, path.parents[2].name)
 
 
 def _id_range(spans: list[pa.Table]) -> tuple[int, int]:
