@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tracekit.cli import main
 from tracekit.cli._demo.options import Fault, Training, parse_faults
 from tracekit.errors import UsageError
 
@@ -40,3 +43,23 @@ def test_the_worker_is_told_all() -> None:
     assert training.arguments() == (
         ["--steps", "9", "--size", "0.2", "--every", "3", "--fault", "data:1", "--no-batchnorm"]
     )
+
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the training began")
+
+    monkeypatch.setattr("tracekit.cli.demo.run_training", refuse)
+
+
+@pytest.mark.usefixtures("no_training")
+def test_the_run_goes_where_nothing_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["demo", "-o", str(tmp_path)]) == 2
+    assert f"{tmp_path}: is not empty" in capsys.readouterr().err
+    assert main(["demo", "-o", str(tmp_path / "file")]) == 2
+    assert f"{tmp_path / 'file'}: File exists" in capsys.readouterr().err
+    assert main(["demo", "-o", str(tmp_path / "two words")]) == 2
+    assert "letters, digits" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file"]

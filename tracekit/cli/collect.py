@@ -24,6 +24,7 @@ def command(run: Annotated[Path, typer.Argument(help="The run directory.")]) -> 
     from tracekit.journal.reader import open_journal
 
     elsewhere: list[RankFile] = []
+    found = 0
     for file in (file for attempt in attempts(run) for file in rank_files(run, attempt)):
         head = file.journal / f"{file.stem}.head.tkj"
         if _inside(head, run) or _ended(run, file):
@@ -31,6 +32,7 @@ def command(run: Annotated[Path, typer.Argument(help="The run directory.")]) -> 
         if not head.exists():
             elsewhere.append(file)
             continue
+        found += 1
         try:
             journal = open_journal(head)
             live = journal.writing()
@@ -40,6 +42,8 @@ def command(run: Annotated[Path, typer.Argument(help="The run directory.")]) -> 
             continue
         state = "is converted by another process" if done.busy else f"{done.spans} spans"
         typer.echo(f"rank {file.rank}: {state}{' so far, it still runs' if live else ''}")
+    if not found and not elsewhere:
+        typer.echo("nothing to collect on this host")
     for file in elsewhere:
         where = "gone from this host" if file.here else f"on host {file.host}"
         hint = "" if file.here else f", run tracekit collect {run} there"
