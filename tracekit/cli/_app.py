@@ -12,7 +12,6 @@ __all__ = ["app"]
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="The black box of distributed training: what every rank did, and why the others waited.",

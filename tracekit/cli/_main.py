@@ -47,7 +47,7 @@ def _run(arguments: list[str]) -> int:
     bases: Iterator[Any] = iter(typer.BadParameter.__mro__)
     wrong_usage: type[Exception] = next(c for c in bases if c.__name__ == "ClickException")
     try:
-        code = app(arguments, prog_name="tracekit", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="tracekit", standalone_mode=False)
         sys.stdout.flush()
     except wrong_usage as error:
         message = getattr(error, "format_message", error.__str__)()
@@ -56,6 +56,8 @@ def _run(arguments: list[str]) -> int:
         code = _INTERRUPTED
     if code == _INTERRUPTED:  # typer may swallow a KeyboardInterrupt
         raise KeyboardInterrupt
+    if not arguments:
+        return 2
     return code if isinstance(code, int) else 0
 
 

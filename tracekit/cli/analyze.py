@@ -14,7 +14,7 @@ __all__ = ["command"]
 
 
 def command(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Run directories.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Run directories.")],
     format: Annotated[Format, typer.Option(help="How to print the verdict.")] = Format.text,
     output: Annotated[
         Path | None,
