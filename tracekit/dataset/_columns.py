@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tracekit.journal.records import Bools, Ints
 
-__all__ = ["OTHER", "Nulls", "by_id", "choice", "constant", "integers"]
+__all__ = ["OTHER", "Ids", "Nulls", "by_id", "choice", "constant", "integers"]
 
 OTHER = "~other"
 _INDEX = pa.int32()
@@ -54,23 +54,33 @@ def constant(text: str, rows: int) -> pa.DictionaryArray:
     return choice(np.zeros(rows, np.int32), [text])
 
 
-def by_id(ids: Ints, texts: Mapping[int, str | None], nulls: Nulls = NONE) -> pa.DictionaryArray:
-    """Texts by id, with a dictionary of those in use alone; an unknown id is ``~other``.
+class Ids:
+    """Ids of rows, counted once for all columns of texts that they stand for."""
 
-    Where a known id has no text (None), the row is null.
-    """
-    last = max(texts, default=0) + 1
-    if len(ids) and (ids.max() > last or ids.min() < 0):
-        ids = np.where((ids > last) | (ids < 0), last, ids)
-    counts = np.bincount(ids, minlength=1)
-    places = np.zeros(len(counts), np.int32)
-    kept: dict[str, int] = {}
-    absent = False
-    for id_ in np.flatnonzero(counts).tolist():
-        text = texts.get(id_, OTHER)
-        absent |= text is None
-        places[id_] = -1 if text is None else kept.setdefault(text, len(kept))
-    found = places[ids]
-    if absent:
-        nulls = Nulls(found < 0)  # the ids of rows that are null anyway have to be such, too
-    return choice(found, list(kept), nulls)
+    __slots__ = ("_ids", "_used")
+
+    def __init__(self, ids: Ints, known: Mapping[int, Any]) -> None:
+        last = max(known, default=0) + 1
+        if len(ids) and (ids.max() > last or ids.min() < 0):
+            ids = np.where((ids > last) | (ids < 0), last, ids)
+        self._ids = ids
+        self._used: list[int] = np.flatnonzero(np.bincount(ids, minlength=1)).tolist()
+
+    def texts(self, of: Callable[[int], str | None]) -> pa.DictionaryArray:
+        """The texts, with a dictionary of those in use alone; the row is null for None."""
+        places = np.zeros((self._used[-1] if self._used else 0) + 1, np.int32)
+        kept: dict[str, int] = {}
+        absent = False
+        for id_ in self._used:
+            text = of(id_)
+            absent |= text is None
+            places[id_] = -1 if text is None else kept.setdefault(text, len(kept))
+        if len(kept) <= 1 and not absent:
+            return constant(next(iter(kept), OTHER), len(self._ids))
+        found = places[self._ids]
+        return choice(found, list(kept), Nulls(found < 0) if absent else NONE)
+
+
+def by_id(ids: Ints, known: Mapping[int, str]) -> pa.DictionaryArray:
+    """Texts by id; an unknown one is ``~other``."""
+    return Ids(ids, known).texts(lambda id_: known.get(id_, OTHER))
