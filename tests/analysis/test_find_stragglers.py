@@ -49,10 +49,11 @@ def test_the_threshold_is_the_mean_rule_s() -> None:
 
 
 def test_the_sign_test_is_one_sided_and_corrected() -> None:
-    assert sign_test(10, 10) == 2**-10
-    assert sign_test(10, 10, tests=4) == 4 * 2**-10
-    assert sign_test(9, 10) == 11 * 2**-10
-    assert sign_test(0, 10) == 1.0
+    assert sign_test(10, 10) == pytest.approx(2**-10)
+    assert sign_test(10, 10, tests=4) == pytest.approx(4 * 2**-10)
+    assert sign_test(9, 10) == pytest.approx(11 * 2**-10)
+    assert sign_test(3, 3, 1 / 4) == pytest.approx(4**-3)
+    assert sign_test(0, 10, tests=4) == 1.0
 
 
 def test_it_is_a_public_name_that_loads_nothing_else() -> None:

@@ -103,6 +103,8 @@ class _Court:
         for ranks in self.sets or [list(range(len(tables.ranks)))]:
             self.ratio[ranks] = mean[ranks] / mean[ranks].mean()
         self.guilty: set[int] = set()
+        self.tests = len(self.peers_of)
+        self.slowest = self._slowest()
 
     # The peer rule and the mean rule
 
@@ -120,17 +122,16 @@ class _Court:
         used, options = self.steps.used, self.options
         imposed = self.imposed[used, i]
         blocks = self._blocks(imposed)
-        usual = float(np.median([np.median(block) for block in blocks]))
+        usual = float(np.median([np.mean(block) for block in blocks]))
         share = usual / self.step
         if share < options.straggler_warning:
             return None
-        signs = self.tables.lateness if self.tables.ahead is None else self.tables.ahead
-        positive = sum(_middle(block) > 0 for block in self._blocks(signs[used, i]))
-        p = sign_test(positive, len(blocks), len(self.tables.ranks))
+        ranks = len(self.peers_of[i]) + 1
+        p = sign_test(int(self.slowest[:, i].sum()), len(blocks), 1 / ranks, self.tests)
         late = imposed >= options.straggler_warning * self.step
         confirmed = p < options.p_value
         rules = ("peer", "mean") if self.ratio[i] > options.mean_rule else ("peer",)
-        if not confirmed and (self._long_enough() or late.mean() < options.consistent_share):
+        if not confirmed and (self._long_enough(i) or late.mean() < options.consistent_share):
             return None
         return self._suspect(i, "rank", rules, share, p, used[late], confirmed)
 
@@ -149,10 +150,25 @@ class _Court:
         count = max(1, len(values) // self.options.block_steps)
         return [block for block in np.array_split(values, count) if len(block)]
 
-    def _long_enough(self) -> bool:
-        """Whether the sign test could have confirmed a rank that is late in every block."""
-        blocks = max(1, len(self.steps.used) // self.options.block_steps)
-        return sign_test(blocks, blocks, len(self.tables.ranks)) < self.options.p_value
+    def _slowest(self) -> npt.NDArray[np.bool_]:
+        """Which rank was slowest in each block of steps, by the median of its steps.
+
+        By own work where lateness may be another rank's, else by lateness.
+        """
+        signs = self.tables.lateness if self.tables.ahead is None else self.tables.ahead
+        blocks = self._blocks(signs[self.steps.used])
+        slowest = np.zeros((len(blocks), len(self.tables.ranks)), np.bool_)
+        for number, block in enumerate(blocks):
+            middle = np.array([_middle(values) for values in block.T])
+            for ranks in self.sets:
+                worst = ranks[int(np.argmax(middle[ranks]))]
+                slowest[number, worst] = middle[worst] > 0
+        return slowest
+
+    def _long_enough(self, i: int) -> bool:
+        """Whether the sign test could have confirmed a rank that is slowest in every block."""
+        blocks, ranks = len(self.slowest), len(self.peers_of[i]) + 1
+        return sign_test(blocks, blocks, 1 / ranks, self.tests) < self.options.p_value
 
     # Now and then
 
@@ -203,15 +219,8 @@ class _Court:
         return self._suspect(i, "intermittent", ("peer",), share, p, places, True)
 
     def _chance(self, here: int, all_ranks: int) -> float:
-        """The chance that one of the ranks has so many of all late steps."""
-        ranks = len(self.tables.ranks)
-        share = 1 / ranks
-        tail, term = 0.0, (1 - share) ** all_ranks
-        for k in range(all_ranks + 1):
-            if k >= here:
-                tail += term
-            term *= (all_ranks - k) / (k + 1) * share / (1 - share)
-        return min(1.0, ranks * tail)
+        """The probability that one of the ranks has so many of all late steps."""
+        return sign_test(here, all_ranks, 1 / self.tests, self.tests)
 
     def _only_here(self, i: int, phase: str) -> bool:
         """Whether this phase takes much more time on this rank than on any of its peers."""

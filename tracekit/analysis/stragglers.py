@@ -68,7 +68,12 @@ def find_stragglers(
     return sorted(found, key=lambda one: (-one.share, -one.ratio, one.rank))
 
 
-def sign_test(positive: int, total: int, tests: int = 1) -> float:
-    """The chance of at least so many positive signs among ``total`` fair ones, over ``tests``."""
-    tail = sum(comb(total, k) for k in range(positive, total + 1))
-    return min(1.0, tests * tail / float(1 << total))
+def sign_test(positive: int, total: int, chance: float = 0.5, tests: int = 1) -> float:
+    """The probability of at least so many positive signs of ``total``, in one of so many tests.
+
+    ``chance`` is the probability of each sign to be positive where nothing is behind it.
+    """
+    tail = sum(
+        comb(total, k) * chance**k * (1 - chance) ** (total - k) for k in range(positive, total + 1)
+    )
+    return min(1.0, tests * tail)
