@@ -149,6 +149,8 @@ class JournalReader:
             except FileNotFoundError:
                 continue  # covered by parts and unlinked meanwhile
             except InputError as error:
+                if int(number) >= self.live(Live.SEGMENTS):
+                    continue  # made ahead by a writer that was killed at it
                 if (path, error.reason) not in self.skipped:
                     self.skipped.append((path, error.reason))
                 continue
