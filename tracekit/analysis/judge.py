@@ -124,7 +124,8 @@ class _Court:
         blocks = self._blocks(imposed)
         usual = float(np.median([np.mean(block) for block in blocks]))
         share = usual / self.step
-        if share < options.straggler_warning:
+        noticed = imposed >= options.straggler_warning / 2 * self.step
+        if share < options.straggler_warning or noticed.mean() < options.persistent_share:
             return None
         ranks = len(self.peers_of[i]) + 1
         p = sign_test(int(self.slowest[:, i].sum()), len(blocks), 1 / ranks, self.tests)

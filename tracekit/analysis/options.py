@@ -29,6 +29,8 @@ class Options:
     """Imposed wait that is worth a warning."""
     straggler_critical: float = 0.20
     """Imposed wait that is critical."""
+    persistent_share: float = 0.5
+    """Steps in which half of it must be imposed: what comes less often is intermittent."""
     critical_steps: int = 20
     """Steps that a critical verdict needs."""
     block_steps: int = 5
