@@ -65,7 +65,7 @@ def test_of_many_ranks_the_table_shows_those_that_matter() -> None:
     run = RunBuilder(world_size=40, jitter=0.05)
     run.steps(60, forward={17: 30})
     text = report.text(analysis_of(run))
-    assert re.search(r"^ +17 .*◀ its forward", text, re.M)
+    assert re.search(r"^ +17 .*◀ forward", text, re.M)
     assert "32 more ranks" in text
 
 

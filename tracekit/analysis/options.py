@@ -82,5 +82,5 @@ class Options:
 
     spans_per_window: int = 3_000_000
     """Spans that are looked at together; more of them need more memory, not more time."""
-    spans_for_totals: int = 500_000
+    spans_for_totals: int = 250_000
     """Communications from which the totals of a large run are taken, spread evenly over it."""

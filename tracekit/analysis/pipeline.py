@@ -162,6 +162,10 @@ def _run(
         int(tables.steps[-1]) if tables is not None and len(tables.steps) else None,
         len(steps.used) if steps is not None else 0,
         steps.warm_up if steps is not None else 0,
+        next(
+            (str(told) for rank in seen.ranks if (told := facts.of(rank).identity.get("label"))),
+            None,
+        ),
     )
 
 

@@ -320,7 +320,7 @@ class _Collector:
         for row in self._sql("collectives").to_pylist():
             group = self.tables.groups[row["grp"], row["op"]]
             group.timed_steps += row["steps"]
-            group.timed_spans += row["spans"]
+            group.timed_spans += int(row["spans"])
             group.wait += row["wait"]
             group.queue += row["queue"]
             group.transfer += row["transfer"]

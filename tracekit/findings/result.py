@@ -44,6 +44,8 @@ class RunSummary:
     used_steps: int = 0
     """Steps that the statistics rest on."""
     warm_up_steps: int = 0
+    label: str | None = None
+    """What its owner calls it."""
 
 
 @dataclass(frozen=True, slots=True)

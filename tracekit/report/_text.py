@@ -78,7 +78,7 @@ def _scope(analysis: Analysis, translate: Translate) -> str:
     run = analysis.run
     ranks = run.world_size if not run.missing_ranks else f"{len(run.ranks)}/{run.world_size}"
     key = "report.ranks.one" if run.hosts <= 1 else "report.ranks"
-    parts = [say("report.run", id=run.id), say(key, ranks=ranks, hosts=run.hosts)]
+    parts = [say("report.run", id=run.label or run.id), say(key, ranks=ranks, hosts=run.hosts)]
     if run.attempts > 1:
         parts.append(say("report.attempt", attempt=run.attempt, attempts=run.attempts))
     if run.steps:
@@ -104,9 +104,12 @@ def _verdict(analysis: Analysis, translate: Translate) -> RenderableType:
 
 def _finding(finding: Finding, translate: Translate) -> RenderableType:
     style = _STYLE[finding.severity]
-    line = Text(f"{_MARK[finding.severity]} ", style=style)
     title = translate(finding.title)
-    line.append(title[:1].upper() + title[1:], style="bold" if style != "dim" else "dim")
+    line = Table.grid(padding=(0, 1))
+    line.add_row(
+        Text(_MARK[finding.severity], style=style),
+        Text(title[:1].upper() + title[1:], style="dim" if style == "dim" else "bold"),
+    )
     told = [finding.id, translate(say(f"certainty.{finding.certainty.value}"))]
     if finding.p is not None:
         told.append(f"p {finding.p:.2g}")
@@ -178,7 +181,7 @@ def _ranks(analysis: Analysis, translate: Translate) -> RenderableType:
                 _number(rank.wait_ms),
             ]
         verdict = causes.get(rank.rank)
-        cells.append("" if verdict is None else f"◀ {translate(say(f'phase_name.{verdict}'))}")
+        cells.append("" if verdict is None else f"◀ {translate(say(f'phase.{verdict}'))}")
         table.add_row(*cells)
     hidden = len(analysis.ranks) - len(shown)
     if not hidden:

@@ -29,7 +29,10 @@ met AS (
     MAX(start_ns) AS last_ns,
     MAX_BY(rank, start_ns) AS last_rank,
     MAX(root_ns) AS root_ns,
+    MIN(end_ns) AS first_end_ns,
     MAX(end_ns) AS end_ns,
+    SUM(CAST(start_ns - :origin AS DOUBLE)) AS starts,
+    SUM(CAST(end_ns - :origin AS DOUBLE)) AS ends,
     MAX(collective_bytes) AS bytes,
     MAX(sent_before) AS sent_before,
     MAX(CASE WHEN is_open THEN 1 ELSE 0 END) AS is_open
@@ -38,7 +41,7 @@ met AS (
 )
 SELECT
   m.grp, m.seq, m.op, m.pair, m.step, m.last_step, m.members, m.group_size, m.first_ns, m.last_ns,
-  m.last_rank, m.root_ns, m.bytes, m.sent_before,
+  m.last_rank, m.root_ns, m.first_end_ns, m.starts, m.ends, m.bytes, m.sent_before,
   d.direction,
   CASE WHEN m.op = 'p2p' THEN CAST(floor(m.pair / 1048576) AS BIGINT) ELSE m.root END AS root,
   CASE WHEN m.members + :absent >= m.group_size AND m.is_open = 0 THEN 1 ELSE 0 END AS complete,

@@ -9,7 +9,7 @@ WITH spans_of_window AS (
       WHEN 'recv' THEN peer_rank * 1048576 + rank
       ELSE -1
     END AS pair,
-    CASE WHEN lane LIKE 'group:%' OR lane LIKE 'stream:%' THEN 0 ELSE 1 END AS blocking
+    blocking
   FROM within
   WHERE kind = 'comm'
 ),
