@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -275,25 +277,35 @@ def _convert_again_and_again(run_dir: Path, stop: Any) -> None:
 
 @pytest.mark.slow
 def test_two_converters_at_once_make_nothing_double(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
     with recording(tmp_path, lives=True, segment_bytes=SMALL):
         spans(10)
-        workers = [
-            context.Process(target=_convert_again_and_again, args=(tmp_path, stop))
-            for _ in range(2)
-        ]
-        for worker in workers:
-            worker.start()
         rounds = 0
-        while rounds < 60 or rows_in_files(tmp_path) < 100 * rounds // 2:
-            rounds += 1
-            spans(100)
-            found = opened(tmp_path)
-            assert found == list(range(1, len(found) + 1))
+        with two_converters(tmp_path) as alive:
+            while rounds < 60 or rows_in_files(tmp_path) < 100 * rounds // 2:
+                assert alive()
+                rounds += 1
+                spans(100)
+                found = opened(tmp_path)
+                assert found == list(range(1, len(found) + 1))
+    assert opened(tmp_path) == list(range(1, 100 * rounds + 11))
+    assert os.listdir(tmp_path / "spans" / "attempt=0") == ["rank=00000"]
+
+
+@contextmanager
+def two_converters(run_dir: Path) -> Iterator[Callable[[], bool]]:
+    """Processes that convert as fast as they can; gives what tells whether they live."""
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    workers = [
+        context.Process(target=_convert_again_and_again, args=(run_dir, stop)) for _ in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        yield lambda: all(worker.is_alive() for worker in workers)
+    finally:
         stop.set()
         for worker in workers:
             worker.join(30)
-            assert worker.exitcode == 0
-    assert opened(tmp_path) == list(range(1, 100 * rounds + 11))
-    assert os.listdir(tmp_path / "spans" / "attempt=0") == ["rank=00000"]
+            worker.kill()
+    assert [worker.exitcode for worker in workers] == [0, 0]

@@ -218,7 +218,7 @@ class _Work:
         """Write one batch: the file of spans last, which makes it count."""
         journal, origin = self.journal, self.origin
         journal.read_definitions()
-        decoded = [decode(records, journal.definitions, origin) for records in batch]
+        decoded = [decode(records, journal.definitions, origin, by_start=True) for records in batch]
         spans = [rows for rows, _ in decoded]
         events = [rows for _, rows in decoded]
         new = [fact for fact in journal.definitions.facts if fact.end > self.defined]

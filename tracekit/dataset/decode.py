@@ -60,13 +60,18 @@ class SpanWords:
     size: Ints
 
 
-def decode(records: Records, definitions: Definitions, origin: Origin) -> tuple[pa.Table, pa.Table]:
-    """The spans and the events among records."""
+def decode(
+    records: Records, definitions: Definitions, origin: Origin, *, by_start: bool = False
+) -> tuple[pa.Table, pa.Table]:
+    """The spans and the events among records, in the order of the records.
+
+    Spans are recorded when they end; ordered ``by_start`` their times take fewer bytes in a file.
+    """
     types = records.types
     words = np.ascontiguousarray(records.rows.T)
     spans = np.flatnonzero((types == RecordType.SPAN) | (types == RecordType.COLLECTIVE))
-    # Records lie in the order of ends; by start, times and ids take half the bytes.
-    spans = spans[np.argsort(words[0][spans], kind="stable")]
+    if by_start:
+        spans = spans[np.argsort(words[0][spans], kind="stable")]
     events = np.flatnonzero(types == RecordType.EVENT)
     taken = attributes(records, _places(spans, len(types)), len(spans), definitions, reserved=True)
     return (
