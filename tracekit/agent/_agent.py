@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ __all__ = ["Agent", "AgentOptions", "main"]
 _TICK_S = 0.5
 _SHIP_EVERY_S = 5.0
 _WAIT_FOR_RANKS_S = 120.0
+_MOST_FAILURES = 5
+_MOST_MESSAGES = 100
 _NEWEST_STEPS = 64
 _STEP = kind_code("step")
 
@@ -66,6 +68,9 @@ class Agent:
         self._watches: dict[str, Watch] = {}
         self._done: set[str] = set()
         self._bad: set[Path] = set()
+        self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self._logged: set[str] = set()
         self._ending = False
 
     def run(self) -> int:
@@ -85,13 +90,13 @@ class Agent:
                 now = time.monotonic()
                 if now - shipped >= _SHIP_EVERY_S:
                     shipped = now
-                    self._guarded(self._ship)
-                self._guarded(self._finish)
+                    self._each(self._ship)
+                self._each(self._finish)
                 if self._served(time.monotonic() - begun):
                     return 0
                 time.sleep(_TICK_S)
-            self._guarded(self._ship)
-            self._guarded(self._finish)
+            self._each(self._ship)
+            self._each(self._finish)
         return 0
 
     def _end(self, *_: Any) -> None:
@@ -103,7 +108,7 @@ class Agent:
             return False
         if not self.attempt_dir.exists():
             return True
-        enough = len(self._done) >= self.options.ranks
+        enough = len(self._done) + len(self._bad) >= self.options.ranks
         return enough or waited_s > _WAIT_FOR_RANKS_S
 
     @contextlib.contextmanager
@@ -173,29 +178,47 @@ class Agent:
             watch.stall_ns = int(self.options.stall_s * 1e9)
         return watch
 
-    def _ship(self) -> None:
-        """Convert what was recorded since the last time."""
-        for reader in self._journals.values():
-            if reader.writing() and not convert(reader, self.options.run_dir).busy:
-                drop_covered_segments(reader, self.options.run_dir)
+    def _ship(self, key: str) -> None:
+        """Convert what a living rank recorded since the last time."""
+        reader = self._journals[key]
+        if reader.writing() and not convert(reader, self.options.run_dir).busy:
+            drop_covered_segments(reader, self.options.run_dir)
 
-    def _finish(self) -> None:
-        """Convert the rest of ranks that stopped or died, and remove their journals."""
-        for key, reader in list(self._journals.items()):
-            if reader.writing():
+    def _finish(self, key: str) -> None:
+        """Convert the rest of a rank that stopped or died, and remove its journal."""
+        reader = self._journals[key]
+        if not reader.writing() and finalize(reader, self.options.run_dir).final:
+            self._done.add(key)
+            del self._journals[key]
+
+    def _each(self, work: Callable[[str], None]) -> None:
+        """Serve every journal; what fails with one again and again is left to later commands."""
+        for key in list(self._journals):
+            if time.monotonic() < self._not_before.get(key, 0.0):
                 continue
-            if finalize(reader, self.options.run_dir).final:
-                del self._journals[key]
-                self._done.add(key)
+            try:
+                work(key)
+                self._failures.pop(key, None)
+            except Exception:
+                failures = self._failures[key] = self._failures.get(key, 0) + 1
+                self._not_before[key] = time.monotonic() + 2**failures
+                if failures == 1:
+                    self._log(f"{key}: {traceback.format_exc()}")
+                if failures >= _MOST_FAILURES:
+                    self._log(f"{key}: given up; nothing is lost, every command reads journals")
+                    self._bad.add(self._journals.pop(key).path)
 
-    def _guarded(self, work: Any) -> None:
-        """Whatever goes wrong with one thing, go on with the rest."""
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Go on with the rest whatever happens, and say it once."""
         try:
             work()
         except Exception:
             self._log(traceback.format_exc())
 
     def _log(self, message: str) -> None:
+        if message in self._logged or len(self._logged) >= _MOST_MESSAGES:
+            return
+        self._logged.add(message)
         with (
             contextlib.suppress(OSError),
             open(self.attempt_dir / f"agent-{self._host}.log", "a") as file,
