@@ -39,6 +39,7 @@ from tracekit.recorder._thread import (
 
 __all__ = ["Recorder"]
 
+_MOST_FOREIGN = 8
 _NO_STEP = 0
 _MOST_STEPS = (1 << 63 - STEP_BITS) - 1
 _FACT = 8
@@ -73,6 +74,9 @@ class Recorder:
         self._lock = threading.RLock()
         self._states: dict[int, weakref.ref[ThreadState]] = {}
         self._local = threading.local()
+        # A thread that is not Python's (one of gloo's, which ends a bucket) forgets its locals
+        # after each call into Python. Without this it would take a fresh chunk every time.
+        self._foreign: dict[int, ThreadState] = {}
         self._step: _spans.Token | None = None
         self._step_type = _spans.span_type("train_step", "step")
         self._null = null_state(self)
@@ -92,6 +96,9 @@ class Recorder:
 
     def _new_state(self) -> ThreadState:
         thread = threading.current_thread()
+        foreign = isinstance(thread, threading._DummyThread)
+        if foreign and thread.ident in self._foreign:
+            return self._foreign[thread.ident]
         lane = interner.lane(f"thread:{thread.name}")
         with self._lock:
             block = self._blocks.pop() if self._blocks else ()
@@ -108,6 +115,8 @@ class Recorder:
 
         with self._lock:
             self._states[key] = weakref.ref(state, released)
+            if foreign and thread.ident is not None and len(self._foreign) < _MOST_FOREIGN:
+                self._foreign[thread.ident] = state
             if self.closed:
                 state.silence()
         return state
@@ -240,6 +249,7 @@ class Recorder:
         self.closed = True
         self._lock = threading.RLock()
         self._states.clear()
+        self._foreign.clear()
         self._forget_groups()
 
     def _forget_groups(self) -> None:
