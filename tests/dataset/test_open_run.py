@@ -241,6 +241,18 @@ def test_a_journal_in_scratch_of_this_machine_is_read_there(tmp_path: Path) -> N
         assert run.coverage.elsewhere == ()
 
 
+def test_a_copied_run_is_read_from_its_copy_alone(tmp_path: Path) -> None:
+    run_dir, copy = tmp_path / "run", tmp_path / "copy"
+    with recording(run_dir, lives=True):
+        spans(5)
+        identity = {"rank": 0, "host": "node-a", "journal": str(journal_folder(run_dir))}
+        write_json(run_dir / "attempt-000" / "ranks" / "rank-00000.00c0ffee-100.json", identity)
+        killed(run_dir, copy)
+        spans(5)
+    assert len(opened(copy)) == 5
+    assert len(opened(run_dir)) == 10
+
+
 # What cannot be read
 
 

@@ -21,6 +21,7 @@ from tracekit.dataset.facts import table_of
 from tracekit.dataset.parts import Footer, Held
 from tracekit.dataset.schema import TABLES, cast
 from tracekit.errors import InputError
+from tracekit.journal.reader import HEAD_SUFFIX, find_journals
 from tracekit.journal.slots import clip
 
 __all__ = ["Opening"]
@@ -34,7 +35,7 @@ class Opening:
         self.scratch = scratch
         self.sidecars: Sidecars = read_sidecars(path)
         # Journals first, files after: what is unlinked in between is in a file by then.
-        self.opened: Opened = open_journals(self._journal_folders())
+        self.opened: Opened = open_journals(self._heads)
         self.listing: Listing = list_files(path)
         self.sidecars = read_sidecars(path)  # again: an end is told before a journal goes
         self.run_id = self._run_id()
@@ -50,14 +51,19 @@ class Opening:
         said = (str(identity["uid"]) for identity in identities if identity.get("uid"))
         return str(run_json(self.path).get("uid") or next(said, run_id_of(self.path)))
 
-    def _journal_folders(self) -> dict[Path, int]:
-        """Where journals may lie: in the attempts, and in scratch that is on this machine."""
-        folders = {f / "journal": n for n, f in attempt_folders(self.path).items()}
-        for (attempt, _), identity in self.sidecars.identities.items():
-            place = Path(str(identity.get("journal", "")))
-            if place.is_absolute() and place.is_dir():
-                folders.setdefault(place, attempt)
-        return folders
+    def _heads(self) -> list[Path]:
+        """The heads in the attempts, and those that ranks keep in scratch on this machine."""
+        found = [
+            head
+            for folder in attempt_folders(self.path).values()
+            for head in find_journals(folder / "journal")
+        ]
+        names = {head.name for head in found}
+        for (_, stem), identity in self.sidecars.identities.items():
+            head = Path(str(identity.get("journal", "")), f"{stem}{HEAD_SUFFIX}")
+            if head.is_absolute() and head.name not in names and head.is_file():
+                found.append(head)
+        return found
 
     def gather(
         self,

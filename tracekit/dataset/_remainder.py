@@ -8,7 +8,7 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tracekit.dataset.facts import FactRow, fact_rows, summary
 from tracekit.dataset.parts import write_file
 from tracekit.errors import InputError
 from tracekit.journal.format import Live
-from tracekit.journal.reader import JournalReader, find_journals, open_journal
+from tracekit.journal.reader import JournalReader, open_journal
 from tracekit.journal.records import grouped
 from tracekit.journal.slots import Run
 
@@ -41,19 +41,19 @@ class Opened:
     found: int = 0
 
 
-def open_journals(folders: Mapping[Path, int]) -> Opened:
-    """Map the journals in folders; a folder's number is the attempt it is for.
+def open_journals(heads: Callable[[], list[Path]]) -> Opened:
+    """Map the journals whose heads ``heads`` finds.
 
     Ranks may rename a journal while it is opened (their rank became known) and agents may finish
-    one; then all is looked at again.
+    one; then all is looked for again.
     """
     opened = Opened()
     for _ in range(_TRIES):
         opened = Opened()
-        heads = [head for folder in folders for head in find_journals(folder)]
-        _allow_files(sum(1 for folder in folders if folder.is_dir() for _ in folder.iterdir()))
+        found = heads()
+        _allow_files(sum(len(os.listdir(folder)) for folder in {head.parent for head in found}))
         whole = True
-        for head in heads:
+        for head in found:
             whole &= _open(head, opened)
         if whole:
             break

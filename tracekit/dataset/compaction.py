@@ -108,7 +108,7 @@ def _clean_up(run_dir: Path) -> None:
 
 def _remove_empty_folders(run_dir: Path) -> None:
     """Remove the folders of ranks whose parts are compacted, unless more may come."""
-    if any(find_journals(folder / "journal") for folder in attempt_folders(run_dir).values()):
+    if _heads(run_dir):
         return
     for table in TABLES:
         for folder, _, _ in os.walk(run_dir / table, topdown=False):
@@ -116,10 +116,14 @@ def _remove_empty_folders(run_dir: Path) -> None:
                 os.rmdir(folder)
 
 
+def _heads(run_dir: Path) -> list[Path]:
+    folders = attempt_folders(run_dir).values()
+    return [head for folder in folders for head in find_journals(folder / "journal")]
+
+
 def _finish_journals(run_dir: Path, done: Compacted) -> None:
     """Convert the journals of ranks that are gone."""
-    folders = {folder / "journal": n for n, folder in attempt_folders(run_dir).items()}
-    opened = open_journals(folders)
+    opened = open_journals(lambda: _heads(run_dir))
     done.skipped += opened.skipped
     for journal, _ in opened.journals:
         if not journal.writing() and not _perhaps_alive(journal):

@@ -34,7 +34,14 @@ from tracekit.journal.records import Ints, Records, committed, read_records
 from tracekit.journal.slots import Run, clip, count
 from tracekit.model.record import COMMIT, RECORD_BYTES, RECORD_WORDS, Flag, RecordType
 
-__all__ = ["Anchor", "JournalReader", "Segment", "find_journals", "open_journal"]
+__all__ = [
+    "HEAD_SUFFIX",
+    "Anchor",
+    "JournalReader",
+    "Segment",
+    "find_journals",
+    "open_journal",
+]
 
 HEAD_SUFFIX = ".head.tkj"
 _STEM = re.compile(r"rank-(\d+)\.(.+)")
