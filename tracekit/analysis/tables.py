@@ -164,7 +164,7 @@ def _shifts(engine: Engine, seen: Overview) -> dict[int, int]:
     for row in rows:
         if row["calls"] > found.get(row["rank"], (0, 0))[0]:
             found[row["rank"]] = (row["calls"], row["shift"])
-    return {rank: shift for rank, (_, shift) in found.items()}
+    return {rank: found.get(rank, (0, 0))[1] for rank in seen.ranks}
 
 
 class _Collector:
