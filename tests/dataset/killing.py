@@ -49,7 +49,7 @@ def killed_after(pid: int, seconds: float) -> int:
 
 def convert_all(run_dir: Path) -> None:
     """Convert in small bites, now and then compact, at last finish everything."""
-    conversion._BATCH_RECORDS = 700
+    conversion._BATCH_ROWS = 700
     for reader in journals(run_dir):
         convert(reader, run_dir)
         drop_covered_segments(reader, run_dir)

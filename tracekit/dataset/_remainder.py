@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import shutil
@@ -29,6 +28,7 @@ from tracekit.journal.slots import Run
 __all__ = ["Opened", "Rest", "Scratch", "open_journals", "rest_of"]
 
 _IN_MEMORY_ROWS = 2 << 20
+_PORTION_RECORDS = 1 << 15
 _TRIES = 5
 
 
@@ -51,7 +51,7 @@ def open_journals(heads: Callable[[], list[Path]]) -> Opened:
     for _ in range(_TRIES):
         opened = Opened()
         found = heads()
-        _allow_files(sum(len(os.listdir(folder)) for folder in {head.parent for head in found}))
+        _allow_files(sum(map(_entries, {head.parent for head in found})))
         whole = True
         for head in found:
             whole &= _open(head, opened)
@@ -78,12 +78,17 @@ def _open(head: Path, opened: Opened) -> bool:
     return not journal.writing() or all(number in journal.segments for number in needed)
 
 
+def _entries(folder: Path) -> int:
+    try:
+        return len(os.listdir(folder))
+    except OSError:
+        return 0
+
+
 def _allow_files(number: int) -> None:
     """Raise the limit of open files: a mapped segment keeps one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError):
-        number += len(os.listdir("/proc/self/fd"))
-    wanted = number + 256
+    wanted = number + _entries(Path("/proc/self/fd")) + 256
     if soft != resource.RLIM_INFINITY and wanted > soft:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -144,7 +149,7 @@ def rest_of(
     origin = origin_of(journal, run_dir)
     files = listing.journals.get((journal.attempt, journal.stem), ())
     known = [closed_in(files, end.rows[:, 7].tolist())]
-    for records in grouped(journal.records(slots)):
+    for records in grouped(journal.records(slots), _PORTION_RECORDS):
         rest.torn += records.torn
         rest.slots += records.taken
         journal.read_definitions()

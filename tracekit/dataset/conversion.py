@@ -36,8 +36,8 @@ from tracekit.dataset.parts import (
 from tracekit.errors import UsageError
 from tracekit.journal.format import Live
 from tracekit.journal.reader import JournalReader
-from tracekit.journal.records import Records, grouped
-from tracekit.journal.slots import merge
+from tracekit.journal.records import grouped
+from tracekit.journal.slots import Run, merge
 
 __all__ = [
     "Converted",
@@ -49,7 +49,8 @@ __all__ = [
     "run_json",
 ]
 
-_BATCH_RECORDS = 4 << 16
+_BATCH_ROWS = 200_000
+_PORTION_RECORDS = 1 << 15
 
 
 @dataclass(slots=True)
@@ -169,6 +170,23 @@ def _turn(journal: JournalReader) -> Iterator[Converted | None]:
         yield refused
 
 
+@dataclass(slots=True)
+class _Batch:
+    """What goes into one set of files: rows, and the slots they were in."""
+
+    spans: list[pa.Table] = field(default_factory=list)
+    events: list[pa.Table] = field(default_factory=list)
+    slots: list[Run] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, tables: tuple[pa.Table, pa.Table]) -> None:
+        """Add the rows of some records."""
+        for rows, into in zip(tables, (self.spans, self.events), strict=True):
+            if len(rows):
+                into.append(rows)
+                self.rows += len(rows)
+
+
 class _Work:
     """One conversion, under the journal's lock."""
 
@@ -201,36 +219,35 @@ class _Work:
 
     def write_records(self, least: int, end: Ending | None = None) -> None:
         """Write the new records, in batches; the last one carries the end."""
-        pending: list[Records] = []
-        for records in grouped(self.journal.records(self.slots)):
+        journal = self.journal
+        batch = _Batch()
+        portion = min(_PORTION_RECORDS, _BATCH_ROWS)
+        for records in grouped(journal.records(self.slots), portion):
+            journal.read_definitions()
             self.torn += records.torn
-            if pending and sum(map(len, pending)) + len(records) > _BATCH_RECORDS:
-                self._write(pending)
-                pending = []
-            if len(records):
-                pending.append(records)
-        self.journal.read_definitions()
-        facts = self.journal.definitions.end > self.defined
-        if end is not None or facts or sum(map(len, pending)) >= least:
-            self._write(pending, end)
+            batch.add(decode(records, journal.definitions, self.origin, by_start=True))
+            batch.slots += records.taken
+            if batch.rows >= _BATCH_ROWS:
+                self._write(batch)
+                batch = _Batch()
+        journal.read_definitions()
+        facts = any(fact.end > self.defined for fact in journal.definitions.facts)
+        if end is not None or facts or batch.rows >= max(1, least):
+            self._write(batch, end)
 
-    def _write(self, batch: list[Records], end: Ending | None = None) -> None:
+    def _write(self, batch: _Batch, end: Ending | None = None) -> None:
         """Write one batch: the file of spans last, which makes it count."""
         journal, origin = self.journal, self.origin
-        journal.read_definitions()
-        decoded = [decode(records, journal.definitions, origin, by_start=True) for records in batch]
-        spans = [rows for rows, _ in decoded]
-        events = [rows for _, rows in decoded]
         new = [fact for fact in journal.definitions.facts if fact.end > self.defined]
         facts = fact_rows(new, origin, journal.identity.get("host"))
-        slots = merge(run for records in batch for run in records.taken)
+        slots = merge(batch.slots)
         place = slots[0][0] if slots else self.slots[-1][1] if self.slots else 0
         self.slots = merge([*self.slots, *slots])
         final: dict[str, Any] | None = None
         if end is not None:
             lost = lost_records(journal, self.slots)
-            opened = self._open_spans(end, spans)
-            spans.append(opened)
+            opened = self._open_spans(end, batch.spans)
+            batch.spans.append(opened)
             facts += summary(journal, origin, lost)
             final = {"open": len(opened), "dropped": lost, "torn": self.torn}
         held = Held(
@@ -239,14 +256,15 @@ class _Work:
             stem=journal.stem,
             slots=slots,
             defined=journal.definitions.end,
-            ids=_id_range(spans),
-            spans=sum(map(len, spans)),
-            collectives=sum(len(rows) - rows["collective_op"].null_count for rows in spans),
+            ids=_id_range(batch.spans),
+            spans=sum(map(len, batch.spans)),
+            collectives=sum(len(rows) - rows["collective_op"].null_count for rows in batch.spans),
             world_size=journal.identity.get("world_size"),
             final=final,
         )
         name = batch_name(journal.process, place)
-        for table, tables in (("facts", [table_of(facts)]), ("events", events), ("spans", spans)):
+        by_table = {"facts": [table_of(facts)], "events": batch.events, "spans": batch.spans}
+        for table, tables in by_table.items():
             if not any(map(len, tables)) and table != "spans":
                 continue
             folder = part_folder(self.run_dir, table, origin.attempt, origin.rank)
@@ -255,7 +273,7 @@ class _Work:
         self.written.append((self.done.files[-1], held))
         self.defined = held.defined
         self.done.spans += held.spans
-        self.done.events += sum(map(len, events))
+        self.done.events += sum(map(len, batch.events))
         self.done.facts += len(facts)
 
     def _open_spans(self, end: Ending, spans: list[pa.Table]) -> pa.Table:

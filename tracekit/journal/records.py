@@ -41,7 +41,7 @@ class Records:
         return len(self.types)
 
 
-def grouped(records: Iterable[Records], least: int = 1 << 15) -> Iterator[Records]:
+def grouped(records: Iterable[Records], least: int) -> Iterator[Records]:
     """The same records in fewer, larger portions: small ones are put together."""
     waiting: list[Records] = []
     for portion in records:
