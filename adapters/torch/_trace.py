@@ -73,7 +73,9 @@ def _check(model: Any, optimizer: Any, loader: Any) -> None:
         raise UsageError(
             f"optimizer= needs an object with a step() method, not {_named(optimizer)}"
         )
-    if loader is not None and not hasattr(type(loader), "__iter__"):
+    if loader is not None and not (
+        hasattr(type(loader), "__iter__") or hasattr(type(loader), "__getitem__")
+    ):
         raise UsageError(f"loader= needs what your loop iterates over, not {_named(loader)}")
 
 
