@@ -6,6 +6,7 @@ machine with fewer cores than ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -44,7 +45,7 @@ class Trial:
                 extra = self.size * STEP * self.every
                 entry = phases.setdefault(self.phase, {})
                 entry[self.rank] = entry.get(self.rank, 0.0) + extra
-            run.step(**phases)  # type: ignore[arg-type]
+            run.step(**phases)
         with run.engine() as engine:
             return analyze(engine)
 
@@ -73,7 +74,7 @@ def test_a_fault_that_comes_every_fourth_step_is_named_too(phase: str, rank: int
 
 
 @pytest.mark.slow
-def test_recall_by_the_size_of_the_fault(record_property: pytest.RecordProperty) -> None:
+def test_recall_by_the_size_of_the_fault(record_property: Callable[[str, object], None]) -> None:
     """The table of docs/numbers.md; printed with -s."""
     recall = {}
     for size in (0.1, 0.2, 0.4):
