@@ -35,7 +35,7 @@ def integers(values: np.ndarray[Any, Any], nulls: Nulls = NONE, type_: Any = Non
     type_ = type_ or pa.int64()
     if nulls.all:
         return pa.nulls(len(values), type_)
-    data = np.ascontiguousarray(values, type_.to_pandas_dtype())
+    data = np.ascontiguousarray(values, np.int32 if type_ == pa.int32() else np.int64)
     return pa.Array.from_buffers(
         type_, len(data), [nulls.bits, pa.py_buffer(data)], null_count=nulls.count
     )
