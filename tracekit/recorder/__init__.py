@@ -18,7 +18,8 @@ from tracekit.recorder._current import (
 )
 from tracekit.recorder._recorder import Recorder
 from tracekit.recorder._sink import Chunk, Sink
-from tracekit.recorder._spans import AttributedSpan, SpanType, Token, clock, span_type
+from tracekit.recorder._spans import AttributedSpan, SpanType, Token, clock
+from tracekit.recorder._types import span_type
 
 __all__ = [
     "AttributedSpan",

@@ -15,8 +15,9 @@ from tracekit.recorder._attributes import as_text
 from tracekit.recorder._intern import OTHER, interner
 from tracekit.recorder._recorder import Recorder
 from tracekit.recorder._sink import Chunk
-from tracekit.recorder._spans import AttributedSpan, SpanType, span_type
+from tracekit.recorder._spans import AttributedSpan, SpanType
 from tracekit.recorder._thread import ThreadState, null_state
+from tracekit.recorder._types import span_type
 
 __all__ = [
     "as_rank",

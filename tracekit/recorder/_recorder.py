@@ -19,7 +19,6 @@ from tracekit.model.record import (
     pack_event,
     what_word,
 )
-from tracekit.recorder import _spans
 from tracekit.recorder._attributes import (
     dump_json,
     encode_text,
@@ -28,6 +27,7 @@ from tracekit.recorder._attributes import (
 )
 from tracekit.recorder._intern import interner
 from tracekit.recorder._sink import Sink
+from tracekit.recorder._spans import Token
 from tracekit.recorder._thread import (
     ROWS_PER_THREAD,
     THREAD_BLOCKS,
@@ -36,6 +36,7 @@ from tracekit.recorder._thread import (
     null_state,
     row_at,
 )
+from tracekit.recorder._types import span_type
 
 __all__ = ["Recorder"]
 
@@ -77,8 +78,8 @@ class Recorder:
         # A thread that is not Python's (one of gloo's, which ends a bucket) forgets its locals
         # after each call into Python. Without this it would take a fresh chunk every time.
         self._foreign: dict[int, ThreadState] = {}
-        self._step: _spans.Token | None = None
-        self._step_type = _spans.span_type("train_step", "step")
+        self._step: Token | None = None
+        self._step_type = span_type("train_step", "step")
         self._null = null_state(self)
         interner.listen(sink)
 

@@ -14,34 +14,24 @@ from time import monotonic_ns as clock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tracekit.model import Clock, Collective, kind_code
 from tracekit.model.record import (
     DISTANCE_BITS,
-    LANE_SHIFT,
-    SEQ_BITS,
     Flag,
-    RecordType,
     pack_begun,
     pack_collective,
-    pack_collective_begun,
     pack_span,
-    what_word,
 )
 from tracekit.recorder._attributes import Shape, write_continuations, write_values
-from tracekit.recorder._intern import interner
 from tracekit.recorder._thread import innermost
 
 if TYPE_CHECKING:
     from tracekit.recorder._thread import ThreadState
 
-__all__ = ["AttributedSpan", "SpanType", "Token", "clock", "span_type"]
+__all__ = ["AttributedSpan", "SpanType", "Token", "clock", "halves", "reset", "write"]
 
 local = threading.local()
 
-_FARTHEST = (1 << DISTANCE_BITS) - 1
-_ERROR = int(Flag.ERROR)
-_SEQ_MASK = (1 << SEQ_BITS) - 1
-_COLLECTIVE = int(RecordType.COLLECTIVE)
+ERROR = int(Flag.ERROR)
 
 Token = list[Any]
 """A span that was begun: recorder, row, what, start, step, and the record's words from 4 on.
@@ -94,7 +84,7 @@ def write(
     state.recorder.sink.count("dropped")
 
 
-def _with(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
+def halves(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
     """The two halves of ``with`` for one kind and name, and their form with attributes."""
     shape: Shape | None = None
 
@@ -135,7 +125,7 @@ def _with(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
             if frame.what is not what:
                 frame = innermost(frame, what)
             start = frame.start
-            flagged = what if kind is None else what | _ERROR
+            flagged = what if kind is None else what | ERROR
             words, offset, mark, commit = state.slot()
             pack_span(
                 words, offset, start, end - start, flagged, frame.step, frame.id, frame.parent
@@ -166,7 +156,7 @@ def _with(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
                 if frame.what is not what:
                     frame = innermost(frame, what)
                 start, id_ = frame.start, frame.id
-                flagged = what if kind is None else what | _ERROR
+                flagged = what if kind is None else what | ERROR
                 slot = state.slot
                 shape = write_values(slot, id_, self.attributes, shape)
                 if shape is None:
@@ -253,7 +243,7 @@ class SpanType:
             attach()
             state = recorder.state()
         if error:
-            what |= _ERROR
+            what |= ERROR
         try:
             if attributes:
                 raise StopIteration
@@ -305,108 +295,6 @@ class SpanType:
             write(state, attributes, 0, start, end - start, what, step, id_, parent)
 
 
-class CollectiveType(SpanType):
-    """A span type whose spans are the calls of a collective, numbered by ``seq``."""
-
-    __slots__ = ("group", "site")
-
-    def at(self, site: int, group: int) -> CollectiveType:
-        """Say which collective it is, and where its group's numbers stand."""
-        self.site = site
-        self.group = group
-        return self
-
-    def begin(self, seq: int = 0, nbytes: int = 0) -> Token:
-        try:
-            state = local.state
-        except AttributeError:
-            state = attach()
-        recorder = state.recorder
-        parent = recorder.step_id
-        if state.top.id > parent:
-            parent = state.top.id
-        id_ = state.next_id()
-        what = self.what | (self.lane or state.lane)
-        step = recorder.step_word
-        site = self.site | seq & _SEQ_MASK
-        try:
-            row = recorder.free_rows.pop()
-        except IndexError:
-            row = recorder.overflow()
-        start = clock()
-        pack_collective_begun(
-            state.open_words, row[0], start, what, step, parent, site, nbytes, 0, id_
-        )
-        recorder.group_words[self.group] = seq
-        return [recorder, row, what, start, step, _ids(id_, parent), site, nbytes]
-
-    def end(
-        self, token: Token, attributes: Mapping[str, Any] | None = None, error: bool = False
-    ) -> None:
-        end = clock()
-        try:
-            recorder, row, what, start, step, ids, site, nbytes = token
-        except ValueError:
-            return
-        token.clear()
-        try:
-            state = local.state
-            if state.recorder is not recorder:
-                state = recorder.state()
-        except AttributeError:
-            attach()
-            state = recorder.state()
-        if error:
-            what |= _ERROR
-        try:
-            if attributes:
-                raise StopIteration
-            words, offset, mark, commit = state.slot()
-            pack_collective(words, offset, start, end - start, what, step, ids, site, nbytes)
-            words[mark] = commit | _COLLECTIVE
-        except StopIteration:
-            duration = end - start
-            write(state, attributes, _COLLECTIVE, start, duration, what, step, ids, site, nbytes)
-        if row is not recorder.spare_row:
-            state.open_words[row[1]] = 0
-            recorder.free_rows.append(row)
-        recorder.group_words[self.group + 1] = site & _SEQ_MASK
-
-    def complete(
-        self,
-        start: int,
-        end: int,
-        seq: int = 0,
-        nbytes: int = 0,
-        attributes: Mapping[str, Any] | None = None,
-        parent: int = 0,
-        step: int | None = None,
-    ) -> None:
-        try:
-            state = local.state
-        except AttributeError:
-            state = attach()
-        recorder = state.recorder
-        if not parent:
-            parent = recorder.step_id
-            if state.top.id > parent:
-                parent = state.top.id
-        what = self.what | self.lane
-        if step is None:
-            step = recorder.step_word
-        ids = _ids(state.next_id(), parent)
-        site = self.site | seq & _SEQ_MASK
-        duration = end - start
-        write(state, attributes, _COLLECTIVE, start, duration, what, step, ids, site, nbytes)
-        recorder.group_words[self.group] = recorder.group_words[self.group + 1] = seq
-
-
-def _ids(id_: int, parent: int) -> int:
-    """Id and distance to the parent in one word, as a collective's record has them."""
-    distance = id_ - parent if parent else 0
-    return id_ << DISTANCE_BITS | (distance if distance <= _FARTHEST else 0)
-
-
 class AttributedSpan:
     """One use of a span type; its attributes are written when the span ends."""
 
@@ -424,32 +312,3 @@ class AttributedSpan:
         traceback: TracebackType | None,
     ) -> None:
         raise NotImplementedError
-
-
-def span_type(
-    name: str,
-    kind: str = "user",
-    collective: Collective | None = None,
-    lane: str | None = None,
-    clock: Clock = Clock.HOST,
-) -> SpanType:
-    """The span type of this name and kind; ``lane`` where it is not the recording thread's.
-
-    A collective's type keeps the group's last begun and last ended sequence number in the
-    journal, so that a post-mortem knows them.
-    """
-    flags = int(Flag.DEVICE) if clock is Clock.DEVICE else 0
-    what = what_word(interner.name(name), kind_code(kind), 0, flags)
-    enter, exit_, attributed = _with(what)
-    methods = {
-        "__slots__": (),
-        "__enter__": staticmethod(enter),
-        "__exit__": staticmethod(exit_),
-    }
-    lane_bits = interner.lane(lane) << LANE_SHIFT if lane else 0
-    if collective is None:
-        plain: type[SpanType] = type("SpanType", (SpanType,), methods)
-        return plain(what, lane_bits, attributed)
-    called: type[CollectiveType] = type("CollectiveType", (CollectiveType,), methods)
-    site = interner.collective(collective) << SEQ_BITS
-    return called(what, lane_bits, attributed).at(site, interner.group(collective.group) * 4)
