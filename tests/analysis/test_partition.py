@@ -33,7 +33,7 @@ def measured(engine: DuckDB, spans: Sequence[Span], options: Options | None = No
     return tables
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spans=runs())
 def test_the_partition_is_the_one_of_the_definitions(engine: DuckDB, spans: list[Span]) -> None:
     tables = measured(engine, spans)
@@ -47,7 +47,7 @@ def test_the_partition_is_the_one_of_the_definitions(engine: DuckDB, spans: list
         assert sum(totals) == classes["communication"]
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spans=runs())
 def test_windows_do_not_change_a_number(engine: DuckDB, spans: list[Span]) -> None:
     whole = measured(engine, spans)
@@ -56,7 +56,7 @@ def test_windows_do_not_change_a_number(engine: DuckDB, spans: list[Span]) -> No
         np.testing.assert_array_equal(values, cut.values[name], name)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spans=runs())
 def test_leaving_out_hidden_buckets_changes_totals_only(engine: DuckDB, spans: list[Span]) -> None:
     whole = measured(engine, spans)

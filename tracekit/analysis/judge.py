@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +106,11 @@ class _Court:
         self.guilty: set[int] = set()
         self.tests = len(self.peers_of)
         self.slowest = self._slowest()
+        means = [block.mean(axis=0) for block in self._blocks(imposed[steps.used])]
+        self.usual: Array = np.median(means, axis=0) / self.step
+        self.spent = {
+            phase: tables.values[f"own_{phase}"][steps.warm].sum(axis=0) for phase in _EVENTS
+        }
 
     # The peer rule and the mean rule
 
@@ -120,15 +126,15 @@ class _Court:
 
     def _by_arrivals(self, i: int) -> Suspect | None:
         used, options = self.steps.used, self.options
-        imposed = self.imposed[used, i]
-        blocks = self._blocks(imposed)
-        usual = float(np.median([np.mean(block) for block in blocks]))
-        share = usual / self.step
-        noticed = imposed >= options.straggler_warning / 2 * self.step
-        if share < options.straggler_warning or noticed.mean() < options.persistent_share:
+        share = float(self.usual[i])
+        if share < options.straggler_warning:
             return None
-        ranks = len(self.peers_of[i]) + 1
-        p = sign_test(int(self.slowest[:, i].sum()), len(blocks), 1 / ranks, self.tests)
+        imposed = self.imposed[used, i]
+        noticed = imposed >= options.straggler_warning / 2 * self.step
+        if noticed.mean() < options.persistent_share:
+            return None
+        ranks, positive = len(self.peers_of[i]) + 1, int(self.slowest[:, i].sum())
+        p = sign_test(positive, len(self.slowest), 1 / ranks, self.tests)
         late = imposed >= options.straggler_warning * self.step
         confirmed = p < options.p_value
         rules = ("peer", "mean") if self.ratio[i] > options.mean_rule else ("peer",)
@@ -160,7 +166,7 @@ class _Court:
         blocks = self._blocks(signs[self.steps.used])
         slowest = np.zeros((len(blocks), len(self.tables.ranks)), np.bool_)
         for number, block in enumerate(blocks):
-            middle = np.array([_middle(values) for values in block.T])
+            middle = _middle(block)
             for ranks in self.sets:
                 worst = ranks[int(np.argmax(middle[ranks]))]
                 slowest[number, worst] = middle[worst] > 0
@@ -188,10 +194,12 @@ class _Court:
         """A checkpoint, a collection or the like that this rank has and its peers have not."""
         warm, options = self.steps.warm, self.options
         for phase in _EVENTS:
+            if not self._only_here(i, phase):
+                continue
             spent = self.tables.values[f"own_{phase}"][warm]
             more = spent[:, i] - np.median(spent[:, self.peers_of[i]], axis=1)
             struck = more >= options.spike * self.step
-            if struck.sum() < options.spikes_at_least or not self._only_here(i, phase):
+            if struck.sum() < options.spikes_at_least:
                 continue
             places = warm[struck & late[:, i]]
             if len(places) < options.consistent_share * struck.sum():
@@ -225,7 +233,7 @@ class _Court:
 
     def _only_here(self, i: int, phase: str) -> bool:
         """Whether this phase takes much more time on this rank than on any of its peers."""
-        spent = self.tables.values[f"own_{phase}"][self.steps.warm].sum(axis=0)
+        spent = self.spent[phase]
         return bool(spent[i] > 3 * spent[self.peers_of[i]].max())
 
     # Causes
@@ -304,7 +312,10 @@ class _Court:
 _COMPUTE = ("forward", "backward")
 
 
-def _middle(values: npt.NDArray[Any]) -> float:
-    """The median of what is known; 0 where nothing is."""
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else 0.0
+def _middle(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The median of what is known of each column; 0 where nothing is."""
+    if not np.isnan(block).any():
+        return np.asarray(np.median(block, axis=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy's word for an empty column
+        return np.asarray(np.nan_to_num(np.nanmedian(block, axis=0)))

@@ -270,15 +270,11 @@ class _Collector:
         signature = self._sql("signatures")
         if not self.shifts and _disagree(signature):
             return False
-        self._view("waits")
-        self._keep("tiles")
-        self._keep("tails")
-        partition = self._sql("partition")
+        self._view("communications")
+        partition = self._partition()
         if not self.carried and np.any(partition["outside"].to_numpy() > 0):
             self._carry(True)
-            self._keep("tiles")
-            self._keep("tails")
-            partition = self._sql("partition")
+            partition = self._partition()
         where, _ = self._where(partition)
         for name, values in tables.values.items():
             values[where] = partition[name].to_numpy()[self._inside]
@@ -286,6 +282,17 @@ class _Collector:
         self._groups()
         self._meetings()
         return True
+
+    def _partition(self) -> pa.Table:
+        """Partition the steps of the window, with no more communications than that needs."""
+        self._keep("tiles")
+        self._keep("tails")
+        self._view("flights", "visible")
+        self._view("waits")
+        partition = self._sql("partition")
+        self._view("flights", "communications")
+        self._view("waits")
+        return partition
 
     def _sql(self, name: str) -> pa.Table:
         return self.engine.sql(self._text(name))
