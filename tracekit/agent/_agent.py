@@ -33,6 +33,9 @@ __all__ = ["Agent", "AgentOptions", "main"]
 
 _TICK_S = 0.5
 _SHIP_EVERY_S = 5.0
+_FEW_RECORDS = 4096
+_SHIP_FEW_EVERY_S = 30.0
+"""A file for a few records only so often, unless the journal's host could be lost with them."""
 _WAIT_FOR_RANKS_S = 120.0
 _MOST_FAILURES = 5
 _MOST_MESSAGES = 100
@@ -70,6 +73,7 @@ class Agent:
         self._bad: set[Path] = set()
         self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
+        self._shipped: dict[str, float] = {}
         self._logged: set[str] = set()
         self._ending = False
 
@@ -181,7 +185,14 @@ class Agent:
     def _ship(self, key: str) -> None:
         """Convert what a living rank recorded since the last time."""
         reader = self._journals[key]
-        if reader.writing() and not convert(reader, self.options.run_dir).busy:
+        remote = reader.folder.parent != self.attempt_dir
+        now = time.monotonic()
+        patient = not remote and now - self._shipped.get(key, 0.0) < _SHIP_FEW_EVERY_S
+        if not reader.writing():
+            return
+        done = convert(reader, self.options.run_dir, least_records=_FEW_RECORDS if patient else 1)
+        if done.files:
+            self._shipped[key] = now
             drop_covered_segments(reader, self.options.run_dir)
 
     def _finish(self, key: str) -> None:
