@@ -25,8 +25,9 @@ __all__ = ["Outcome", "run_training"]
 
 _WORKER = Path(__file__).with_name("worker.py")
 _PACKAGE = _WORKER.parents[3]
-_HANG_S = 10.0
-"""How long a hang is watched: the agent looks after 2 s and takes two stacks 5 s apart."""
+_HANG_S = 20.0
+"""How long a hang is watched at most; it ends when the agent took two stacks of each rank."""
+_LOOKS = 2
 _LIMIT_S = 900.0
 _AGENT_S = 10.0
 
@@ -46,7 +47,7 @@ def run_training(
     job = _Job(training, run_dir)
     try:
         with _terminated_like_interrupted():
-            outcome = job.watch(training.hangs, say)
+            outcome = job.watch(training, run_dir, say)
     finally:
         job.end()
     say("writing down the rest")
@@ -93,19 +94,23 @@ class _Job:
         for line in self.process.stdout:
             self.lines.put(line)
 
-    def watch(self, hangs: bool, say: Callable[[str], None]) -> Outcome:
+    def watch(self, training: Training, run_dir: Path, say: Callable[[str], None]) -> Outcome:
         """Follow the job to its end, which in a hang is ours to make."""
         output = []
+        hangs = False
         say("starting")
         end = time.monotonic() + _LIMIT_S
         while self.process.poll() is None and time.monotonic() < end:
+            if hangs and _looked_at(run_dir) >= training.ranks:
+                break
             with contextlib.suppress(queue.Empty):
                 line = self.lines.get(timeout=0.1)
                 output.append(line)
                 if re.match(r"step \d+ of", line):
                     say(line.strip())
-                elif hangs and re.match(r"rank \d+ stops in step", line):
-                    say(f"{line.strip()}; ending the job in {_HANG_S:.0f} s")
+                elif training.hangs and re.match(r"rank \d+ stops in step", line):
+                    say(f"{line.strip()}; waiting for the agent to look at it")
+                    hangs = True
                     end = time.monotonic() + _HANG_S
         returncode = self.process.poll()
         self.end()
@@ -142,6 +147,15 @@ def _environment(run_dir: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
+
+
+def _looked_at(run_dir: Path) -> int:
+    """How many ranks the agent took all the stacks of that it takes of a stall."""
+    ranks = 0
+    for path in (run_dir / "attempt-000" / "ranks").glob("rank-*.stacks.json"):
+        with contextlib.suppress(OSError, ValueError):
+            ranks += len(json.loads(path.read_bytes())) >= _LOOKS
+    return ranks
 
 
 def _keep(path: Path, text: str) -> None:
