@@ -270,7 +270,6 @@ class _Collector:
         signature = self._sql("signatures")
         if not self.shifts and _disagree(signature):
             return False
-        self._view("communications")
         partition = self._partition()
         if not self.carried and np.any(partition["outside"].to_numpy() > 0):
             self._carry(True)
@@ -284,15 +283,12 @@ class _Collector:
         return True
 
     def _partition(self) -> pa.Table:
-        """Partition the steps of the window, with no more communications than that needs."""
+        """Partition the steps of the window."""
+        self._keep("flights")
+        self._view("waits")
         self._keep("tiles")
         self._keep("tails")
-        self._view("flights", "visible")
-        self._view("waits")
-        partition = self._sql("partition")
-        self._view("flights", "communications")
-        self._view("waits")
-        return partition
+        return self._sql("partition")
 
     def _sql(self, name: str) -> pa.Table:
         return self.engine.sql(self._text(name))

@@ -1,6 +1,7 @@
--- The collectives of the window and of two steps before it: when the members arrived, and for
--- what each had to wait; of :absent ranks nothing was recorded. ready_ns is for ordinary members, root_ready_ns for the root; NULL
--- where this member waits for nobody, or where members are missing and nothing can be timed.
+-- The collectives of the window and of two steps before it, numbered: when the members arrived,
+-- and for what each had to wait; of :absent ranks nothing was recorded. ready_ns is for ordinary
+-- members, root_ready_ns for the root; NULL where this member waits for nobody, or where members
+-- are missing and nothing can be timed.
 WITH members AS (
   SELECT
     collective_group AS grp,
@@ -40,8 +41,12 @@ met AS (
   GROUP BY grp, seq, op, pair
 )
 SELECT
-  m.grp, m.seq, m.op, m.pair, m.step, m.last_step, m.members, m.group_size, m.first_ns, m.last_ns,
-  m.last_rank, m.root_ns, m.first_end_ns, m.starts, m.ends, m.bytes, m.sent_before,
+  ROW_NUMBER() OVER (
+    ORDER BY m.grp NULLS LAST, m.last_ns NULLS LAST, m.seq NULLS LAST, m.op NULLS LAST,
+      m.pair NULLS LAST
+  ) AS call,
+  m.grp, m.seq, m.op, m.pair, m.step, m.last_step, m.members, m.group_size, m.first_ns,
+  m.last_ns, m.last_rank, m.root_ns, m.first_end_ns, m.starts, m.ends, m.bytes, m.sent_before,
   d.direction,
   CASE WHEN m.op = 'p2p' THEN CAST(floor(m.pair / 1048576) AS BIGINT) ELSE m.root END AS root,
   CASE WHEN m.members + :absent >= m.group_size AND m.is_open = 0 THEN 1 ELSE 0 END AS complete,

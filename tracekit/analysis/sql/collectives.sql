@@ -3,7 +3,7 @@
 -- summed member by member.
 WITH timed AS (
   SELECT
-    grp, seq, op, pair, step, members, starts, ends, direction, first_end_ns,
+    call, grp, op, step, members, starts, ends, direction, first_end_ns,
     last_ns,
     GREATEST(last_ns, COALESCE(previous_end_ns, last_ns)) AS service_ns
   FROM calls
@@ -19,15 +19,15 @@ sums AS (
   WHERE direction = 'all' AND first_end_ns >= service_ns
   UNION ALL
   SELECT
-    w.grp, w.op, w.step, 1,
+    odd.grp, odd.op, w.step, 1,
     CAST(w.ready_ns - w.start_ns AS DOUBLE),
     CAST(w.service_ns - w.ready_ns AS DOUBLE),
     CAST(w.end_ns - w.service_ns AS DOUBLE)
   FROM waits w
   JOIN (
-    SELECT grp, seq, op, pair FROM timed WHERE direction <> 'all' OR first_end_ns < service_ns
+    SELECT call, grp, op FROM timed WHERE direction <> 'all' OR first_end_ns < service_ns
   ) odd
-    ON odd.grp = w.grp AND odd.seq = w.seq AND odd.op = w.op AND odd.pair = w.pair
+    ON odd.call = w.call
   WHERE w.call_step = w.step
 )
 SELECT

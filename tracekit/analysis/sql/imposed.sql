@@ -7,22 +7,22 @@ WITH gaps AS (
     l.last_rank AS rank,
     l.last_ns - MAX(CASE WHEN m.rank <> l.last_rank THEN m.start_ns END) AS imposed
   FROM meetings m
-  JOIN latest l ON l.grp = m.grp AND l.seq = m.seq AND l.op = m.op
+  JOIN latest l ON l.meeting = m.meeting
   WHERE l.step BETWEEN :first AND :last
-  GROUP BY l.grp, l.seq, l.op, l.step, l.last_rank, l.last_ns
+  GROUP BY l.meeting, l.step, l.last_rank, l.last_ns
 ),
 others AS (
   SELECT
     c.step,
     c.last_rank AS rank,
-    c.last_ns - MAX(CASE WHEN w.rank <> c.last_rank THEN w.start_ns END) AS imposed,
-    MAX(CASE WHEN w.rank <> c.last_rank THEN w.end_ns END) AS left_ns,
+    c.last_ns - MAX(CASE WHEN f.rank <> c.last_rank THEN f.start_ns END) AS imposed,
+    MAX(CASE WHEN f.rank <> c.last_rank THEN f.end_ns END) AS left_ns,
     c.last_ns
-  FROM calls c
-  JOIN waits w ON w.grp = c.grp AND w.seq = c.seq AND w.op = c.op AND w.pair = c.pair
-  WHERE c.complete = 1 AND c.step BETWEEN :first AND :last AND w.blocking = 1
+  FROM flights f
+  JOIN calls c ON c.call = f.call
+  WHERE c.complete = 1 AND c.step BETWEEN :first AND :last AND f.blocking = 1
     AND c.direction IN ('from_root', 'to_root', 'pair')
-  GROUP BY c.grp, c.seq, c.op, c.pair, c.step, c.last_rank, c.last_ns
+  GROUP BY c.call, c.step, c.last_rank, c.last_ns
 )
 SELECT step, rank, SUM(CAST(imposed AS DOUBLE)) AS imposed
 FROM (

@@ -1,5 +1,5 @@
 -- Which ranks took part in the collectives of each group.
-SELECT grp, rank
-FROM waits
-WHERE grp IS NOT NULL
-GROUP BY grp, rank
+SELECT c.grp, f.rank
+FROM flights f
+JOIN calls c ON c.call = f.call
+GROUP BY c.grp, f.rank

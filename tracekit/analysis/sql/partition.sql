@@ -2,12 +2,22 @@
 -- applies. All intervals that are open at a border started before it, so between two borders each
 -- family of intervals reaches from the first to the farthest end seen so far. No interval is
 -- counted twice and none is cut by hand.
-WITH borders AS (
+-- A bucket that a clean backward hides from its start to its end is left out: it can only appear
+-- in the totals, and these are taken from every :every-th step.
+WITH seen AS (
+  SELECT w.rank, w.step, w.start_ns, w.end_ns, w.blocking, w.ready_ns, w.service_ns
+  FROM waits w
+  LEFT JOIN tails t
+    ON t.rank = w.rank AND t.step = w.step AND t.span_id = w.parent_id AND t.clean = 1
+  WHERE w.blocking = 1 OR t.rank IS NULL OR w.start_ns < t.begin_ns OR w.end_ns > t.start_ns
+    OR mod(w.step, :every) = 0
+),
+borders AS (
   SELECT
     rank, step, start_ns AS at_ns, CAST(0 AS INTEGER) AS tile,
     CASE WHEN blocking = 1 THEN end_ns ELSE 0 END AS blocked_ns,
     ready_ns, service_ns, end_ns
-  FROM waits
+  FROM seen
   UNION ALL
   SELECT rank, step, at_ns, CAST(tile * 16 + code AS INTEGER), 0, 0, 0, 0 FROM tiles
   UNION ALL

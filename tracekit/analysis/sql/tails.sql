@@ -1,17 +1,15 @@
 -- The end of each backward that sends buckets in the background: from when the last bucket was
--- ready (start_ns) to its return the rank does nothing but wait for them. A backward is clean
--- when nothing but its buckets happens before that: no other phase and no blocking communication.
+-- ready (start_ns) to its return the rank does nothing but wait for them. It is known by the
+-- last of these collectives. A backward is clean when nothing but its buckets happens before
+-- that: no other phase and no blocking communication.
 WITH children AS (
   SELECT
     rank, step, parent_id,
     MAX(CASE WHEN blocking = 0 THEN start_ns END) AS ready_ns,
-    MAX(CASE WHEN blocking = 0 THEN collective_seq END) AS seq,
-    MIN(CASE WHEN blocking = 0 THEN collective_group END) AS grp,
-    MAX(group_size) AS group_size,
+    MAX(CASE WHEN blocking = 0 THEN call END) AS call,
     MIN(CASE WHEN blocking = 1 THEN start_ns END) AS first_block_ns,
     MAX(CASE WHEN blocking = 1 THEN end_ns END) AS last_block_ns
-  FROM within
-  WHERE kind = 'comm'
+  FROM flights
   GROUP BY rank, step, parent_id
 ),
 blocks AS (
@@ -21,8 +19,7 @@ blocks AS (
 ),
 backwards AS (
   SELECT
-    b.rank, b.step, b.span_id, b.start_ns AS begin_ns, c.ready_ns AS start_ns, b.end_ns, c.seq,
-    c.grp, c.group_size
+    b.rank, b.step, b.span_id, b.start_ns AS begin_ns, c.ready_ns AS start_ns, b.end_ns, c.call
   FROM (SELECT rank, step, span_id, start_ns, end_ns FROM within WHERE kind = 'backward') b
   JOIN children c ON c.rank = b.rank AND c.step = b.step AND c.parent_id = b.span_id
   WHERE c.ready_ns < b.end_ns
@@ -35,7 +32,7 @@ disturbed AS (
   GROUP BY b.rank, b.step, b.span_id
 )
 SELECT
-  b.rank, b.step, b.span_id, b.begin_ns, b.start_ns, b.end_ns, b.seq, b.grp, b.group_size,
+  b.rank, b.step, b.span_id, b.begin_ns, b.start_ns, b.end_ns, b.call,
   CASE
     WHEN d.span_id IS NULL
       AND (k.first_ns IS NULL OR k.last_ns <= b.begin_ns OR k.first_ns >= b.start_ns) THEN 1

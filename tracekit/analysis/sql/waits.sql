@@ -1,9 +1,9 @@
--- Of every communication in flights: until when the rank waits for others (ready_ns) and for the
+-- Of every communication: until when the rank waits for others (ready_ns) and for the
 -- communicator (service_ns). What is left until end_ns is transfer.
 WITH waiting AS (
   SELECT
-    f.rank, f.step, f.start_ns, f.end_ns, f.blocking,
-    c.grp, c.seq, c.op, c.pair, c.complete, c.step AS call_step, c.previous_end_ns,
+    f.rank, f.step, f.parent_id, f.start_ns, f.end_ns, f.blocking, f.call,
+    c.complete, c.direction, c.step AS call_step, c.previous_end_ns,
     GREATEST(
       f.start_ns,
       LEAST(
@@ -12,9 +12,10 @@ WITH waiting AS (
       )
     ) AS ready_ns
   FROM flights f
-  LEFT JOIN calls c ON c.grp = f.grp AND c.seq = f.seq AND c.op = f.op AND c.pair = f.pair
+  LEFT JOIN calls c ON c.call = f.call
 )
 SELECT
-  rank, step, start_ns, end_ns, blocking, grp, seq, op, pair, complete, call_step, ready_ns,
+  rank, step, parent_id, start_ns, end_ns, blocking, call, complete, direction, call_step,
+  ready_ns,
   GREATEST(ready_ns, LEAST(end_ns, COALESCE(previous_end_ns, ready_ns))) AS service_ns
 FROM waiting
