@@ -9,7 +9,8 @@ import pytest
 
 import tracekit
 from tests.kill.victims import MOMENTS, kill_one
-from tracekit.dataset import open_run
+from tracekit.dataset import finalize, open_run
+from tracekit.journal.reader import open_journal
 
 
 @pytest.mark.slow
@@ -34,6 +35,8 @@ def test_a_segment_whose_making_was_cut_short_is_no_loss(tmp_path: Path) -> None
     with open_run(tmp_path / "run") as run:
         assert run.coverage.skipped == ()
         assert run.table("spans", ["name"]).to_pylist() == [{"name": "work"}]
+    assert finalize(open_journal(head), tmp_path / "run").final
+    assert list(tmp_path.rglob("*.tkj")) == []
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,8 +29,14 @@ class Tape:
     folder: Path
     recorder: recorder.Recorder
     writer: JournalWriter
-    said: list[str]
-    """What the user was told, each message once."""
+    _said: list[str]
+
+    def said(self) -> list[str]:
+        """What the user was told, each message once; the journal's thread tells it."""
+        deadline = time.monotonic() + 10
+        while not self._said and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._said
 
     def journal(self) -> JournalReader:
         return open_journal(self.folder / f"{STEM}.head.tkj")

@@ -47,17 +47,17 @@ def test_on_a_full_disk_training_goes_on_and_the_loss_is_counted(small_disk: Pat
         tape.recorder.close()
         assert 0 < kept < 30_000
         assert tape.counted(Live.DROPPED) == 30_000 - kept
-        assert len(tape.said) == 1
-        assert "No space left" in tape.said[0]
-        assert "training goes on" in tape.said[0]
+        assert len(tape.said()) == 1
+        assert "No space left" in tape.said()[0]
+        assert "training goes on" in tape.said()[0]
 
 
 def test_where_not_even_the_head_fits_nothing_is_kept_and_that_is_said(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(1 << 20))
     with recording(small_disk) as tape:
         record(1_000)
-        assert len(tape.said) == 1
-        assert "nothing is kept" in tape.said[0]
+        assert len(tape.said()) == 1
+        assert "nothing is kept" in tape.said()[0]
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
@@ -99,8 +99,8 @@ def test_what_cannot_be_reserved_goes_to_memory(
     with recording(tmp_path, segment_bytes=SEGMENT) as tape:
         record(10_000)
         assert tape.counted(Live.MEMORY) == 1
-        assert len(tape.said) == 1
-        assert os.strerror(reason) in tape.said[0]
+        assert len(tape.said()) == 1
+        assert os.strerror(reason) in tape.said()[0]
         assert len(list(tmp_path.glob(f"{STEM}.0*.tkj"))) == 1
         kept = len(tape.spans("work"))
         tape.recorder.close()
@@ -119,8 +119,8 @@ def test_beyond_the_quota_the_oldest_go_and_are_counted(tmp_path: Path) -> None:
         assert evicted > 0
         # Chunks that threads left for good before they were full count as if they had been.
         assert tape.counted(Live.DROPPED) >= 20_001 - len(rows)
-        assert len(tape.said) == 1
-        assert "quota" in tape.said[0]
+        assert len(tape.said()) == 1
+        assert "quota" in tape.said()[0]
 
 
 def test_a_segment_in_use_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,6 @@ def test_a_segment_in_use_is_never_cut(tmp_path: Path, monkeypatch: pytest.Monke
     with recording(tmp_path, segment_bytes=SEGMENT, quota_bytes=3 * SEGMENT) as tape:
         for _ in range(5):
             record(4_000)
-            sizes = {path.stat().st_size for path in tmp_path.glob(f"{STEM}.0*.tkj")}
-            assert sizes == {SEGMENT}
-        tape.recorder.close()
-        assert {path.stat().st_size for path in tmp_path.glob(f"{STEM}.0*.tkj")} == {SEGMENT}
+            begun = tape.counted(Live.SEGMENTS)
+            paths = [tmp_path / f"{STEM}.{number:06d}.tkj" for number in range(begun)]
+            assert {path.stat().st_size for path in paths if path.exists()} == {SEGMENT}

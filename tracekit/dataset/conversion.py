@@ -133,8 +133,8 @@ def finalize(
         write_json(folder / f"{journal.stem}.end.json", end_state(journal, state))
         if sync and work.finished:
             _flush(work.listing)
-        for segment in journal.segments.values():
-            segment.path.unlink(missing_ok=True)
+        for path in (*(segment.path for segment in journal.segments.values()), *journal.ahead):
+            path.unlink(missing_ok=True)
         journal.path.unlink(missing_ok=True)
         work.done.final = True
         return work.done

@@ -94,6 +94,8 @@ class JournalReader:
         self.segments: dict[int, Segment] = {}
         self.skipped: list[tuple[Path, str]] = []
         """Segments that cannot be read, and why."""
+        self.ahead: list[Path] = []
+        """Segments made ahead, wholly or half, that hold nothing yet."""
         self._alive = True
         self.refresh()
 
@@ -143,6 +145,7 @@ class JournalReader:
         self.definitions.read(self._head[self._definition_offset : end])
 
     def _map_segments(self) -> None:
+        self.ahead = []
         prefix, suffix = f"{self.stem}.", ".tkj"
         for entry in sorted(os.listdir(self.folder)):
             number = entry[len(prefix) : -len(suffix)]
@@ -157,11 +160,13 @@ class JournalReader:
                 continue  # covered by parts and unlinked meanwhile
             except InputError as error:
                 if int(number) >= self.live(Live.SEGMENTS):
-                    continue  # made ahead by a writer that was killed at it
-                if (path, error.reason) not in self.skipped:
+                    self.ahead.append(path)  # its writer may have been killed at it
+                elif (path, error.reason) not in self.skipped:
                     self.skipped.append((path, error.reason))
                 continue
-            if words is not None:
+            if words is None:
+                self.ahead.append(path)
+            else:
                 self.segments[int(number)] = Segment(int(number), path, words)
 
     def _segment(self, path: Path, number: int) -> Ints | None:

@@ -45,6 +45,7 @@ __all__ = ["BEAT_S", "JournalWriter", "WriterChunk", "reserve"]
 BEAT_S = 1.0
 _ANCHOR_EVERY_NS = 5_000_000_000
 _RETRY_NS = 10_000_000_000
+_LEFT_AFTER_NS = 1_000_000_000
 _MOST_MEMORY_CHUNKS = 64
 _ZEROS = bytes(256 << 10)
 _MOST_PARTS = 512
@@ -137,6 +138,10 @@ class JournalWriter:
         self._say = say
         self.retire: Callable[[int], None] = lambda epoch: None
         self._lock = threading.RLock()
+        """Held for moments only. Who holds ``_making`` may take it, never the other way round."""
+        self._making = threading.RLock()
+        """Held while a segment is made; only who needs a new one waits for it."""
+        self._untold: deque[str] = deque()
         self._head_layout = layout = head_layout()
         self._closed = False
         self.in_memory = False
@@ -159,7 +164,9 @@ class JournalWriter:
         self._segment_number = -1
         self._next_chunk = 0
         self._spare: tuple[int, mmap.mmap] | None = None
-        self._retire_at_beat: int | None = None
+        self._leaving: deque[tuple[int, int]] = deque()
+        """Segments that threads were told to leave, all below a number, and when they have."""
+        self._defined = self._defining = 0
         self.beat()
         self.identify(identity)
         self._wake = threading.Event()
@@ -170,33 +177,46 @@ class JournalWriter:
 
     def chunk(self, lane: int, thread_id: int) -> WriterChunk:
         """A fresh chunk whose first record names the thread and its lane."""
-        with self._lock:
-            if self._segment is None or self._next_chunk >= len(self._segment):
-                self._rotate()
-            if self._segment is None:
-                chunk = self._memory_chunk()
-            else:
-                start = self._next_chunk
-                self._next_chunk += CHUNK_BYTES
-                buffer = self._segment[start : start + CHUNK_BYTES]
-                chunk = WriterChunk(buffer, commit_base(self._segment_number, start), 64)
-        pack_span(chunk.buffer, 0, thread_id, 0, what_word(0, 0, lane), 0, 0, 0)
+        chunk = self._cut()
+        if chunk is None:
+            with self._making:
+                chunk = self._cut()
+                while chunk is None and self._rotate():
+                    chunk = self._cut()
+        if chunk is None:
+            chunk = self._memory_chunk()
+        pack_span(chunk.words, 0, thread_id, 0, what_word(0, 0, lane), 0, 0, 0)
         chunk.words[COMMIT] = chunk.commit | RecordType.CHUNK
         return chunk
+
+    def _cut(self) -> WriterChunk | None:
+        """The next chunk of the segment in use; None when it has none left."""
+        with self._lock:
+            segment, start, number = self._segment, self._next_chunk, self._segment_number
+            if segment is None or start >= len(segment):
+                return None
+            self._next_chunk = start + CHUNK_BYTES
+        return WriterChunk(segment[start : start + CHUNK_BYTES], commit_base(number, start), 64)
 
     def define(self, type_: int, id_: int, payload: bytes) -> bool:
         """Append a definition; False, counted, when the head has no room for it."""
         size = DEFINITION.size + len(payload) + 7 & ~7
         with self._lock:
-            used = self._live[Live.DEFINED]
-            if used + size > self._head_layout.definition_bytes:
+            # A garbage collection in here may define something too: it gets a place of its own,
+            # and what counts moves on when both are there.
+            start = self._defined
+            if start + size > self._head_layout.definition_bytes:
                 self._live[Live.OTHER] += 1
                 return False
-            start = self._head_layout.definition_offset + used
+            self._defined = start + size
+            self._defining += 1
+            start += self._head_layout.definition_offset
             DEFINITION.pack_into(self._head, start, type_, id_, len(payload))
             start += DEFINITION.size
             self._head[start : start + len(payload)] = payload
-            self._live[Live.DEFINED] = used + size
+            self._defining -= 1
+            if not self._defining:
+                self._live[Live.DEFINED] = self._defined
         return True
 
     def count(self, counter: str, amount: int = 1) -> None:
@@ -208,10 +228,11 @@ class JournalWriter:
         """Mark a clean stop; the files stay for the reader."""
         self._closed = True
         self._wake.set()
-        with self._lock:
+        with self._making, self._lock:
             self._count_memory(everything=True)
             self._discard_spare()
             self._live[Live.STOPPED] = monotonic_ns()
+        self._tell()
 
     # What the session calls
 
@@ -231,12 +252,12 @@ class JournalWriter:
         """The files of this journal as they are named now."""
         with self._lock:
             head = [] if self.headless else [self._folder / f"{self._stem}.head.tkj"]
-            return [*head, *self._segments.values()]
+            return [*head, *self._segments.copy().values()]
 
     @property
     def lock(self) -> threading.RLock:
-        """Held while the session renames the files."""
-        return self._lock
+        """Held while the session renames the files: none is made meanwhile."""
+        return self._making
 
     # Making files
 
@@ -285,29 +306,33 @@ class JournalWriter:
         self._segments[number] = path
         return mapped
 
-    def _rotate(self) -> None:
+    def _rotate(self) -> bool:
         """Move to the spare segment; make one here only when the thread has not kept up."""
-        spare, self._spare = self._spare, None
+        with self._lock:
+            spare, self._spare = self._spare, None
         if spare is None and monotonic_ns() >= self._retry_at:
             spare = self._try_segment()
-        self._segment = None
-        if spare is not None:
-            number, mapped = spare
-            usable = SEGMENT_HEADER_BYTES + (
-                (self._segment_bytes - SEGMENT_HEADER_BYTES) // CHUNK_BYTES * CHUNK_BYTES
-            )
+        if spare is None:
+            self._segment = None
+            return False
+        number, mapped = spare
+        usable = SEGMENT_HEADER_BYTES + (
+            (self._segment_bytes - SEGMENT_HEADER_BYTES) // CHUNK_BYTES * CHUNK_BYTES
+        )
+        with self._lock:
             self._segment = memoryview(mapped)[:usable]
             self._segment_number = number
             self._next_chunk = SEGMENT_HEADER_BYTES
             self.in_memory = False
             self._live[Live.MEMORY] = 0
             self._live[Live.SEGMENTS] = number + 1
-            self.retire(segment_epoch(number) - 1)
-            self._retire_at_beat = number - 1
-        if hasattr(self, "_wake"):
-            self._wake.set()
+        self.retire(segment_epoch(number) - 1)
+        self._leaving.append((number - 1, monotonic_ns() + _LEFT_AFTER_NS))
+        self._wake.set()
+        return True
 
     def _try_segment(self) -> tuple[int, mmap.mmap] | None:
+        """Make the next segment, who holds ``_making``; None when there is no room for it."""
         number = self._next_number
         try:
             self._enforce_quota()
@@ -316,10 +341,11 @@ class JournalWriter:
             self.in_memory = True
             self._live[Live.MEMORY] = 1
             self._retry_at = monotonic_ns() + _RETRY_NS
-            self._say(
+            self._untold.append(
                 f"records are being lost: {self._folder}: {error.strerror or error};"
                 " training goes on"
             )
+            self._wake.set()
             return None
         self._next_number = number + 1
         return number, mapped
@@ -340,7 +366,9 @@ class JournalWriter:
             chunks = (self._segment_bytes - SEGMENT_HEADER_BYTES) // CHUNK_BYTES
             self._live[Live.EVICTED] += 1
             self._live[Live.DROPPED] += chunks * (CHUNK_SLOTS - 1)
-            self._say("the journal's quota is used up: the oldest spans are being dropped")
+            self._untold.append(
+                "the journal's quota is used up: the oldest spans are being dropped"
+            )
 
     def _discard_spare(self) -> None:
         if self._spare is not None:
@@ -352,9 +380,10 @@ class JournalWriter:
     # Memory, when there is no disk
 
     def _memory_chunk(self) -> WriterChunk:
-        self._count_memory()
         chunk = WriterChunk(memoryview(bytearray(CHUNK_BYTES)), 0, 64)
-        self._memory_chunks.append(chunk.words)
+        with self._lock:
+            self._count_memory()
+            self._memory_chunks.append(chunk.words)
         return chunk
 
     def _count_memory(self, everything: bool = False) -> None:
@@ -390,18 +419,22 @@ class JournalWriter:
                 self._prepare()
                 self.beat()
             except Exception as error:
-                self._say(f"the journal's thread: {error}")
+                self._untold.append(f"the journal's thread: {error}")
+            self._tell()
             self._wake.wait(BEAT_S)
             self._wake.clear()
 
+    def _tell(self) -> None:
+        """Tell the user what there is to tell; holding no lock, for his logging may record."""
+        while self._untold:
+            self._say(self._untold.popleft())
+
     def _prepare(self) -> None:
         """Keep one segment ahead, and publish which segments have no writer left."""
-        retired, self._retire_at_beat = self._retire_at_beat, None
-        if retired is not None and retired > 0:
-            # A beat has passed since the threads were told to leave.
-            self._wake.wait(BEAT_S)
-            self._live[Live.RETIRED] = max(retired, self._live[Live.RETIRED])
+        while self._leaving and self._leaving[0][1] <= monotonic_ns():
+            number, _ = self._leaving.popleft()
+            self._live[Live.RETIRED] = max(number, self._live[Live.RETIRED])
         if self._spare is None and not self._closed and monotonic_ns() >= self._retry_at:
-            with self._lock:
+            with self._making:
                 if self._spare is None and not self._closed:
                     self._spare = self._try_segment()

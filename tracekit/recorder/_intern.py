@@ -7,7 +7,7 @@ becomes ``~other`` (id 0) and is counted, so a name made of a step number cannot
 from __future__ import annotations
 
 import json
-import threading
+from itertools import count
 from typing import Protocol
 
 from tracekit.model import Collective
@@ -38,17 +38,21 @@ class Listener(Protocol):
 
 
 class Interner:
-    """The tables of a process; listeners are told every definition, also those before them."""
+    """The tables of a process; listeners are told every definition, also those before them.
+
+    There is no lock here. A garbage collection may intern something in any thread, also in one
+    that holds the lock of a journal, so a lock of ours that is held while a journal is told would
+    sooner or later be waited for for ever. Two threads that meet at a new text tell it both.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
         self._ids: dict[int, dict[str, int]] = {table: {} for table in _CAPS}
-        self._last = dict.fromkeys(_CAPS, 0)
+        self._given: dict[int, dict[str, int]] = {table: {} for table in _CAPS}
+        """As ``_ids``, and those that not all listeners know yet."""
+        self._next = {table: count(1).__next__ for table in _CAPS}
         self._log: list[tuple[int, int, bytes]] = []
         self._bytes = 0
-        self._listeners: list[tuple[Listener, list[int]]] = []
-        """Each with the number of definitions it was told."""
-        self._telling = False
+        self._listeners: tuple[Listener, ...] = ()
         self.strings = self._ids[_STRING]
 
     def name(self, text: str) -> int:
@@ -68,7 +72,8 @@ class Interner:
 
     def group(self, text: str) -> int:
         """The row of a process group in the table of sequence numbers."""
-        return self._id(_GROUP, text)
+        row = self._id(_GROUP, text)
+        return row if row <= _CAPS[_GROUP] else 0  # a number may be lost when two threads meet
 
     def collective(self, collective: Collective) -> int:
         """The id of what is constant over the calls of a collective."""
@@ -87,60 +92,43 @@ class Interner:
 
     def listen(self, listener: Listener) -> None:
         """Tell a journal all definitions, those made before it and those to come."""
-        with self._lock:
-            self._listeners.append((listener, [0]))
-            self._tell()
+        self._listeners = (*self._listeners, listener)
+        for definition in self._log.copy():
+            listener.define(*definition)
 
     def forget(self, listener: Listener) -> None:
         """Stop telling a journal that is closed."""
-        with self._lock:
-            self._listeners = [entry for entry in self._listeners if entry[0] is not listener]
+        self._listeners = tuple(known for known in self._listeners if known is not listener)
 
     def fold(self) -> int:
         """Count a name, lane or group that becomes ``~other``; returns its id, 0."""
-        with self._lock:
-            for listener, _ in self._listeners:
-                listener.count("other")
+        for listener in self._listeners:
+            listener.count("other")
         return 0
 
     def after_fork(self) -> None:
-        """In a child: nobody listens any more, and a lock held elsewhere is gone."""
-        self._lock = threading.RLock()
-        self._listeners = []
-        self._telling = False
+        """In a child nobody listens any more."""
+        self._listeners = ()
 
     def _id(self, table: int, text: str, encoded: bool = False) -> int:
-        ids = self._ids[table]
-        known = ids.get(text)
+        known = self._ids[table].get(text)
         if known is not None:
             return known
-        with self._lock:
-            known = ids.get(text)
-            if known is not None:
-                return known
-            payload = (text if encoded else json.dumps(text)).encode("utf-8", "surrogatepass")
-            if len(ids) >= _CAPS[table] or self._bytes + len(payload) > _BYTES:
-                return 0 if table in _TO_JSON else self.fold()
-            self._last[table] += 1
-            id_ = self._last[table]
-            self._log.append((table, id_, payload))
+        given = self._given[table]
+        payload = (text if encoded else json.dumps(text)).encode("utf-8", "surrogatepass")
+        if text not in given and (
+            len(given) >= _CAPS[table] or self._bytes + len(payload) > _BYTES
+        ):
+            return 0 if table in _TO_JSON else self.fold()
+        fresh = self._next[table]()
+        id_ = given.setdefault(text, fresh)
+        if id_ == fresh:
             self._bytes += len(payload) + 16
-            self._tell()
-            ids[text] = id_
-            return id_
-
-    def _tell(self) -> None:
-        """Hand on what is new, in order also when a garbage collection meanwhile adds to it."""
-        if self._telling:
-            return
-        self._telling = True
-        try:
-            for listener, told in self._listeners:
-                while told[0] < len(self._log):
-                    told[0] += 1
-                    listener.define(*self._log[told[0] - 1])
-        finally:
-            self._telling = False
+            self._log.append((table, id_, payload))
+        for listener in self._listeners:
+            listener.define(table, id_, payload)
+        self._ids[table][text] = id_
+        return id_
 
 
 interner = Interner()

@@ -40,6 +40,9 @@ from tracekit.recorder._types import span_type
 
 __all__ = ["Recorder"]
 
+OWN_THREADS = "tracekit-"
+"""How the names of tracekit's own threads begin. They record nothing: one that is in the middle of
+making room for records must not need it."""
 _MOST_FOREIGN = 8
 _NO_STEP = 0
 _MOST_STEPS = (1 << 63 - STEP_BITS) - 1
@@ -72,7 +75,6 @@ class Recorder:
             for first in range(shared - ROWS_PER_THREAD, -1, -ROWS_PER_THREAD)
         ]
         self.free_rows = rows[: shared - 1 : -1]
-        self._lock = threading.RLock()
         self._states: dict[int, weakref.ref[ThreadState]] = {}
         self._local = threading.local()
         # A thread that is not Python's (one of gloo's, which ends a bucket) forgets its locals
@@ -96,13 +98,19 @@ class Recorder:
         return state
 
     def _new_state(self) -> ThreadState:
+        """Make a state. No lock is held here or anywhere in the recorder: a garbage collection or
+        a signal may record something at any moment, in a thread that holds what another needs."""
         thread = threading.current_thread()
+        if thread.name.startswith(OWN_THREADS):
+            return null_state(self)
         foreign = isinstance(thread, threading._DummyThread)
         if foreign and thread.ident in self._foreign:
             return self._foreign[thread.ident]
         lane = interner.lane(f"thread:{thread.name}")
-        with self._lock:
-            block = self._blocks.pop() if self._blocks else ()
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = ()
         state = ThreadState(self, lane << LANE_SHIFT, self.sink.open_words, block)
         for offset, mark in block:
             state.open_words[mark] = 0  # a thread that died inside a span has left it there
@@ -114,12 +122,11 @@ class Recorder:
             if block:
                 self._blocks.append(block)
 
-        with self._lock:
-            self._states[key] = weakref.ref(state, released)
-            if foreign and thread.ident is not None and len(self._foreign) < _MOST_FOREIGN:
-                self._foreign[thread.ident] = state
-            if self.closed:
-                state.silence()
+        self._states[key] = weakref.ref(state, released)
+        if foreign and thread.ident is not None and len(self._foreign) < _MOST_FOREIGN:
+            self._foreign[thread.ident] = state
+        if self.closed:  # asked after it can be found: close() silences it, or this does
+            state.silence()
         return state
 
     def refill(self, state: ThreadState) -> None:
@@ -136,11 +143,9 @@ class Recorder:
             return
         state.refilling = True
         try:
-            chunk = self.sink.chunk(state.lane >> LANE_SHIFT, get_native_id())
-            with self._lock:
-                state.use(chunk)
-                if self.closed:
-                    state.silence()
+            state.use(self.sink.chunk(state.lane >> LANE_SHIFT, get_native_id()))
+            if self.closed:
+                state.silence()
         except Exception:
             state.silence()
         finally:
@@ -148,10 +153,14 @@ class Recorder:
 
     def retire_before(self, epoch: int) -> None:
         """Make threads leave chunks of segments before this epoch at their next record."""
-        for reference in list(self._states.values()):
-            state = reference()
-            if state is not None and 0 < state.epoch < epoch:
+        for state in self._living():
+            if 0 < state.epoch < epoch:
                 state.retire()
+
+    def _living(self) -> list[ThreadState]:
+        """The states of all threads that live; from a copy, which threads cannot change."""
+        states = [reference() for reference in self._states.copy().values()]
+        return [state for state in states if state is not None]
 
     def overflow(self) -> Row:
         """The row for a span that finds the open-span table full; nobody reads it."""
@@ -232,23 +241,19 @@ class Recorder:
 
     def close(self) -> None:
         """Silence every thread and close the sink; open spans stay open in the journal."""
-        with self._lock:
-            if self.closed:
-                return
-            self.end_step()
-            self.closed = True
-            for reference in list(self._states.values()):
-                state = reference()
-                if state is not None:
-                    state.silence()
-            self._forget_groups()
+        if self.closed:
+            return
+        self.end_step()
+        self.closed = True
+        for state in self._living():
+            state.silence()
+        self._forget_groups()
         interner.forget(self.sink)
         self.sink.close()
 
     def abandon(self) -> None:
         """In a forked child: never touch the parent's journal, not even to close it."""
         self.closed = True
-        self._lock = threading.RLock()
         self._states.clear()
         self._foreign.clear()
         self._forget_groups()
