@@ -4,44 +4,46 @@
 -- each kind are open; what interrupts a phase on its own lane takes the phase's place.
 WITH phases AS (
   SELECT
-    w.rank, w.step, w.kind, w.start_ns, w.end_ns,
-    CASE
-      WHEN w.kind = 'kernel' THEN 4
-      WHEN w.kind = 'step' THEN 0
-      WHEN d.rank IS NOT NULL AND w.kind IN ('forward', 'backward', 'optimizer') THEN -1
-      WHEN w.kind = 'forward' THEN 1
-      WHEN w.kind = 'backward' THEN 2
-      WHEN w.kind = 'optimizer' THEN 3
-      WHEN w.kind IN ('data', 'transfer') THEN 5
-      WHEN w.kind = 'checkpoint' THEN 6
-      WHEN w.kind = 'eval' THEN 7
-      WHEN w.kind = 'compile' THEN 8
-      ELSE 9
+    w.rank, w.step, w.lane, w.span_id, w.start_ns, w.end_ns,
+    CASE w.kind
+      WHEN 'step' THEN 0
+      WHEN 'forward' THEN 1
+      WHEN 'backward' THEN 2
+      WHEN 'optimizer' THEN 3
+      WHEN 'kernel' THEN 4
+      WHEN 'checkpoint' THEN 6
+      WHEN 'eval' THEN 7
+      WHEN 'compile' THEN 8
+      WHEN 'gc' THEN 9
+      ELSE 5
     END AS code,
-    MAX(CASE WHEN w.kind IN ('forward', 'backward', 'optimizer') THEN w.end_ns ELSE 0 END) OVER (
-      PARTITION BY w.rank, w.step, w.lane
-      ORDER BY w.start_ns NULLS LAST, w.end_ns DESC NULLS LAST,
-        CASE WHEN w.kind IN ('forward', 'backward', 'optimizer') THEN 0 ELSE 1 END NULLS LAST
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS phase_end_ns
+    CASE WHEN d.rank IS NULL THEN 0 ELSE 1 END AS has_kernels
   FROM within w
   LEFT JOIN devices d ON d.rank = w.rank
   WHERE w.kind IN ('step', 'forward', 'backward', 'optimizer', 'kernel', 'data', 'transfer',
     'checkpoint', 'eval', 'compile', 'gc')
 ),
+interrupts AS (
+  SELECT n.rank, n.step, n.span_id
+  FROM phases n
+  JOIN phases p ON p.rank = n.rank AND p.step = n.step AND p.lane = n.lane
+  WHERE n.code >= 5 AND p.code BETWEEN 1 AND 3
+    AND p.start_ns <= n.start_ns AND p.end_ns >= n.end_ns
+  GROUP BY n.rank, n.step, n.span_id
+),
 weighted AS (
   SELECT
-    rank, step, start_ns, end_ns,
-    CASE code
-      WHEN 0 THEN 1
-      WHEN 1 THEN 256
-      WHEN 2 THEN 65536
-      WHEN 3 THEN 16777216
-      WHEN 4 THEN 4294967296
-      WHEN -1 THEN 0
-      ELSE CASE WHEN phase_end_ns >= end_ns THEN 1099511627776 ELSE 0 END
+    p.rank, p.step, p.start_ns, p.end_ns,
+    CASE
+      WHEN p.code = 0 THEN 1
+      WHEN p.code = 4 THEN 4294967296
+      WHEN p.code >= 5 THEN CASE WHEN i.rank IS NULL THEN 0 ELSE 1099511627776 END
+      WHEN p.has_kernels = 1 THEN 0
+      WHEN p.code = 1 THEN 256
+      WHEN p.code = 2 THEN 65536
+      ELSE 16777216
     END AS work,
-    CASE code
+    CASE p.code
       WHEN 5 THEN 1
       WHEN 6 THEN 256
       WHEN 7 THEN 65536
@@ -49,7 +51,9 @@ weighted AS (
       WHEN 9 THEN 4294967296
       ELSE 0
     END AS rest
-  FROM phases
+  FROM phases p
+  LEFT JOIN interrupts i ON i.rank = p.rank AND i.step = p.step AND i.span_id = p.span_id
+    AND p.code >= 5
 ),
 borders AS (
   SELECT rank, step, start_ns AS at_ns, CAST(work AS DOUBLE) AS work, CAST(rest AS DOUBLE) AS rest
