@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._loop import loop_here
 from tracekit.adapters.torch._patch import patch
 
@@ -26,7 +27,7 @@ def _traced(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         loop = loop_here()
-        if loop is None or torch.compiler.is_compiling():
+        if loop is None or is_compiling():
             return original(*args, **kwargs)
         return loop.backward(original, args, kwargs)
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tracekit import recorder
 from tracekit.adapters.torch._arrivals import Arrivals
+from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._ddp import Replica, ddp_around
 from tracekit.adapters.torch._device import DevicePhase
 from tracekit.adapters.torch._guard import guarded
@@ -90,7 +91,7 @@ def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         traced = _models.get(self)
-        if traced is None or torch.compiler.is_compiling():
+        if traced is None or is_compiling():
             return original(self, *args, **kwargs)
         return traced.forward(self, original, args, kwargs)
 
@@ -177,7 +178,7 @@ def _traced_broadcast(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         broadcasts = _broadcasts.get(self)
         call = functools.partial(original, self, tensors, buffer_size, authoritative_rank)
-        if broadcasts is None or torch.compiler.is_compiling():
+        if broadcasts is None or is_compiling():
             return call()
         return broadcasts.run(call, tensors, authoritative_rank)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tracekit import recorder
+from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._loop import OPTIMIZER, Loop
 from tracekit.adapters.torch._patch import Watch, patch
 
@@ -114,7 +115,7 @@ class _Step:
         call = types.MethodType(function, optimizer) if function is not None else self._own
         assert call is not None
         watched = _optimizers.get(optimizer)
-        if watched is None or torch.compiler.is_compiling():
+        if watched is None or is_compiling():
             return call(*args, **kwargs)
         return watched.step(call, args, kwargs)
 

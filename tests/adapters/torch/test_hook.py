@@ -71,6 +71,24 @@ def test_buckets_are_asynchronous_spans_of_the_group(tape: Tape) -> None:
     assert parent.name == "backward"
 
 
+def test_the_buckets_are_those_that_pytorch_made(tape: Tape) -> None:
+    """Their number is DDP's own, and few gradients keep a hook once they are known."""
+    layers = [nn.Linear(256, 256) for _ in range(8)]
+    ddp = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
+    handle = trace(ddp)
+    for _ in range(6):
+        ddp(torch.ones(2, 256)).sum().backward()
+    buckets = str(ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(",")
+    assert len(buckets) > 1
+    reductions = [span for span in tape.spans() if span.op == "all_reduce"]
+    assert reductions[0].attributes["buckets"] == 1
+    assert {span.attributes["buckets"] for span in reductions[2:]} == {len(buckets)}
+    for span in reductions[2:]:
+        assert span.attributes["launch_ns"] < span.start
+    assert sum(bool(p._post_accumulate_grad_hooks) for p in ddp.parameters()) == len(buckets)
+    handle.detach()
+
+
 def test_a_hook_registered_later_is_taken_in(tape: Tape) -> None:
     ddp = wrapped()
     handle = trace(ddp, buckets=True)
