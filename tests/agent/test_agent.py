@@ -63,3 +63,15 @@ def test_a_journal_that_cannot_be_converted_is_left_and_the_others_are_served(
     with open_run(run_dir) as run:
         assert run.ranks == (0, 1)
         assert run.table("spans", ["name"])["name"].to_pylist().count("work") == 2
+
+
+def test_it_does_not_wait_for_ranks_that_died_without_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = two_ranks(tmp_path)
+    for path in (run_dir / "attempt-000").glob("*/rank-*"):
+        if path.suffix == ".tkj":
+            path.unlink()
+        else:
+            path.write_text(path.read_text().replace('"pid_start": ', '"pid_start": 1'))
+    assert agent(run_dir, monkeypatch).run() == 0

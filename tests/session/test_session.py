@@ -82,10 +82,11 @@ def test_a_directory_that_cannot_be_made_is_said_once_and_the_job_goes_on(tmp_pa
 def test_ranks_that_live_in_one_process_have_journals_of_their_own(tmp_path: Path) -> None:
     session = tracekit.start(run="four", dir=str(tmp_path), rank=0, world_size=4, agent=False)
     assert session is not None
+    together = threading.Barrier(4)
 
     def work(rank: int) -> None:
         with tracekit.as_rank(rank), tracekit.step(0), tracekit.span(f"of {rank}"):
-            pass
+            together.wait()
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(4)]
     for thread in threads:

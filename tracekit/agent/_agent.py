@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -24,7 +25,7 @@ from tracekit.agent._watch import Vitals, Watch
 from tracekit.dataset import convert, drop_covered_segments, finalize
 from tracekit.errors import TracekitError
 from tracekit.journal.format import Live
-from tracekit.journal.process import boot_id
+from tracekit.journal.process import boot_id, process_start
 from tracekit.journal.reader import JournalReader, find_journals, open_journal
 from tracekit.model import host8, kind_code
 from tracekit.model.record import RecordType
@@ -112,8 +113,20 @@ class Agent:
             return False
         if not self.attempt_dir.exists():
             return True
-        enough = len(self._done) + len(self._bad) >= self.options.ranks
-        return enough or waited_s > _WAIT_FOR_RANKS_S
+        served = len(self._done) + len(self._bad)
+        return served + self._gone() >= self.options.ranks or waited_s > _WAIT_FOR_RANKS_S
+
+    def _gone(self) -> int:
+        """Ranks of this host that are dead and never had a journal: their disk was full."""
+        gone = 0
+        for path in (self.attempt_dir / "ranks").glob(f"rank-*.{self._host}-*.json"):
+            stem = path.name.removesuffix(".json")
+            if "." in stem.partition(".")[2] or any(stem in key for key in self._done):
+                continue
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                identity = json.loads(path.read_bytes())
+                gone += process_start(identity["pid"]) != identity["pid_start"]
+        return gone
 
     @contextlib.contextmanager
     def _alone(self) -> Any:

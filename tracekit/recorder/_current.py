@@ -151,7 +151,7 @@ def install(recorder: Recorder, default: bool = True) -> None:
     _recorders[recorder.rank] = recorder
     if default or _default is None:
         _default = recorder
-    _spans.reset()
+        _spans.reset()  # else the stacks of other threads would be forgotten
 
 
 def remove(recorder: Recorder) -> None:
