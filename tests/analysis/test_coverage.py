@@ -76,6 +76,30 @@ def test_a_rank_that_counts_its_steps_otherwise_is_put_right(window: int) -> Non
     assert [(one.rank, one.cause) for one in analysis.stragglers] == [(2, "forward")]
 
 
+def test_a_loop_that_counts_its_steps_anew_in_every_epoch_is_counted_through() -> None:
+    run = RunBuilder(jitter=0.05)
+    run.steps(60, forward={2: 25})
+    for span in run.spans:
+        span["step"] %= 20
+    with run.engine() as engine:
+        analysis = analyze(engine)
+    assert (analysis.run.steps, analysis.run.last_step) == (60, 19)
+    assert [(one.rank, one.cause) for one in analysis.stragglers] == [(2, "forward")]
+    assert analysis.step_ms is not None
+    assert analysis.step_ms.median == pytest.approx(51, abs=1)
+
+
+def test_steps_that_are_numbered_with_gaps_take_no_more_memory() -> None:
+    run = RunBuilder(jitter=0.05)
+    run.steps(40, forward={2: 25})
+    for span in run.spans:
+        span["step"] *= 10**9
+    with run.engine() as engine:
+        analysis = analyze(engine)
+    assert (analysis.run.steps, analysis.run.last_step) == (40, 39 * 10**9)
+    assert analysis.stragglers[0].rank == 2
+
+
 def test_nothing_recorded_is_no_crash_of_the_analysis() -> None:
     with RunBuilder().engine() as engine:
         analysis = analyze(engine)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.answers import answers
+from tracekit.analysis.collect import collect
 from tracekit.analysis.deaths import Mortem, post_mortem
 from tracekit.analysis.ends import End, read_ends
 from tracekit.analysis.facts import Facts, read_facts
@@ -24,7 +25,7 @@ from tracekit.analysis.summaries import (
     summarize_collectives,
     what_if,
 )
-from tracekit.analysis.tables import Overview, Tables, collect, overview
+from tracekit.analysis.tables import Overview, Tables, overview
 from tracekit.analysis.verdicts import straggler_findings, straggler_summary
 from tracekit.dataset.coverage import Coverage
 from tracekit.dataset.engine import Engine
@@ -158,8 +159,8 @@ def _run(
         len(hosts),
         seen.attempt,
         seen.attempts,
-        int(tables.steps[0]) if tables is not None and len(tables.steps) else None,
-        int(tables.steps[-1]) if tables is not None and len(tables.steps) else None,
+        int(tables.labels.min()) if tables is not None and len(tables.steps) else None,
+        int(tables.labels.max()) if tables is not None and len(tables.steps) else None,
         len(steps.used) if steps is not None else 0,
         steps.warm_up if steps is not None else 0,
         next(

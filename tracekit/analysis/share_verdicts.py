@@ -49,7 +49,7 @@ def share_findings(
         yield replace(
             finding,
             ranks=tables.ranks,
-            steps=(int(tables.steps[0]), int(tables.steps[-1])),
+            steps=(int(tables.labels.min()), int(tables.labels.max())),
             lost_ms=share * step_ms * run.used_steps,
             evidence={**finding.evidence, **evidence},
         )

@@ -44,7 +44,7 @@ def straggler_findings(
             Certainty.LIKELY,
             say("straggler.data_imbalance", percent=100 * wait_share),
             ranks=tables.ranks,
-            steps=_span(tables.steps),
+            steps=_span(tables.labels),
             lost_ms=wait_share * step_ms * run.used_steps,
             evidence={"forward_backward_correlation": round(judgement.imbalance, 3)},
             advice=(say("advice.imbalance"),),
@@ -60,7 +60,7 @@ def _straggler(
     options: Options,
     where: str,
 ) -> Finding:
-    first, last = _span(tables.steps[suspect.places])
+    first, last = _span(tables.labels[suspect.places])
     mean_ms = suspect.imposed / _MS
     cause = say(f"cause.{suspect.cause}", ms=suspect.excess.get(suspect.cause, 0.0) / _MS)
     percent = 100 * suspect.share

@@ -5,7 +5,7 @@ SELECT
   MIN(start_ns) AS begin_ns,
   MAX(end_ns) AS end_ns,
   MAX(CASE WHEN is_open THEN 1 ELSE 0 END) AS is_open,
-  COUNT(*) AS marks
+  COUNT(*) AS times
 FROM timeline
 WHERE kind = 'step' AND step IS NOT NULL
 GROUP BY rank, step

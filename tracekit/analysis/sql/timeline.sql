@@ -1,4 +1,4 @@
--- The spans of the attempt that is looked at, where all ranks number their steps alike.
+-- The spans that are looked at, where all ranks number their steps alike.
 SELECT
   rank, step, kind, lane, span_id, parent_id, start_ns,
   start_ns + duration_ns AS end_ns,
@@ -6,5 +6,4 @@ SELECT
   CASE WHEN lane LIKE 'group:%' OR lane LIKE 'stream:%' THEN 0 ELSE 1 END AS blocking,
   is_open, collective_op, collective_group, collective_seq, collective_bytes, group_size,
   peer_rank
-FROM spans
-WHERE attempt = :attempt
+FROM numbered

@@ -1,4 +1,4 @@
--- The spans of the attempt that is looked at, with the step numbers of shifted ranks corrected.
+-- The spans that are looked at, with the step numbers of shifted ranks corrected.
 SELECT
   s.rank,
   s.step - h.shift AS step,
@@ -8,6 +8,5 @@ SELECT
   CASE WHEN s.lane LIKE 'group:%' OR s.lane LIKE 'stream:%' THEN 0 ELSE 1 END AS blocking,
   s.is_open, s.collective_op, s.collective_group, s.collective_seq, s.collective_bytes,
   s.group_size, s.peer_rank
-FROM spans s
+FROM numbered s
 JOIN shifts h ON h.rank = s.rank
-WHERE s.attempt = :attempt

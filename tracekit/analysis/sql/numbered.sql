@@ -1,0 +1,2 @@
+-- The spans of the attempt that is looked at.
+SELECT * FROM spans WHERE attempt = :attempt
