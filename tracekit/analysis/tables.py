@@ -1,4 +1,4 @@
-"""What the detectors look at: one small row for each rank and step, and what was recorded at all."""
+"""What the detectors look at: one small row for each rank and step, and what was recorded."""
 
 from __future__ import annotations
 
