@@ -105,3 +105,34 @@ def test_throughput_needs_the_batch_of_every_rank() -> None:
     for rank in range(4):
         run.fact("batch_size", 32, rank)
     assert verdict(run).samples_per_s == pytest.approx(128 / 0.036)
+
+
+def test_phases_timed_on_a_stream_are_compute_and_what_blocks_it_is_not() -> None:
+    run = RunBuilder()
+    run.steps(60, forward={2: 25})
+    for span in run.spans:
+        if span["kind"] in ("forward", "backward", "optimizer", "comm"):
+            span.update(clock="device", lane="stream:cuda:0:7", device="cuda:0")
+    analysis = verdict(run)
+    assert [(one.rank, one.cause) for one in analysis.stragglers] == [(2, "forward")]
+    assert analysis.shares is not None
+    assert analysis.shares.compute == pytest.approx(36.75 / 51, rel=0.01)
+
+
+def test_with_kernels_only_kernels_compute() -> None:
+    run = RunBuilder(transfer=4)
+    run.steps(40)
+    for span in list(run.spans):
+        if span["kind"] == "comm":
+            span.update(lane="stream:0:20", clock="device")
+        if span["kind"] in ("forward", "backward"):
+            # half of the host's phase; in backward the first half, so communication is exposed
+            end = span["start_ns"] + span["duration_ns"] // 2
+            run.span(
+                span["rank"], "kernel", span["start_ns"], end, "gemm", span["step"],
+                lane="stream:0:7", clock="device",
+            )  # fmt: skip
+    shares = verdict(run).shares
+    assert shares is not None
+    assert shares.compute == pytest.approx((5 + 12) / 39, rel=0.01)
+    assert shares.exposed_communication == pytest.approx(4 / 39, rel=0.01)

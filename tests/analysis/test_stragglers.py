@@ -152,6 +152,18 @@ def test_ranks_of_several_clocks_are_not_judged() -> None:
     assert "clock.unaligned" in [finding.id for finding in analysis.findings]
 
 
+def test_no_lateness_below_the_clock_s_error_is_called() -> None:
+    run = RunBuilder(jitter=0.05)
+    run.steps(60, forward={2: 18})
+    assert named(verdict(run)) == [(2, "rank", "forward")]
+    for fact in run.facts:
+        if fact["name"] == "clock":
+            fact["value"] = '{"domain": "a", "error_us": 20000}'
+    analysis = verdict(run)
+    assert analysis.stragglers == ()
+    assert analysis.clock.error_us == 20000
+
+
 def test_ranks_that_talk_in_several_kinds_of_groups_are_not_judged() -> None:
     run = RunBuilder()
     run.steps(60, forward={2: 25})

@@ -53,7 +53,7 @@ class _Pass:
 
 def _repeats(engine: Engine) -> bool:
     """Whether ranks use a step's number more than once, as a loop does that counts in epochs."""
-    engine.view("timeline", query("timeline"))
+    engine.view("timeline", query("timeline", kernels=0))
     engine.keep("steps", query("steps"))
     return bool(engine.sql("SELECT MAX(times) AS times FROM steps")["times"][0].as_py() > 1)
 
@@ -222,6 +222,7 @@ class _Collector:
             origin=self.seen.first_ns,
             every=self.every,
             absent=self.absent,
+            kernels=bool(self.seen.device_ranks),
             **self.window,
         )
 

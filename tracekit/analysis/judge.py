@@ -58,15 +58,20 @@ class Judgement:
     """Correlation of forward and backward where every rank's work varies on its own."""
 
 
-def judge(tables: Tables, steps: Steps, peers: Peers, options: Options) -> Judgement | None:
-    """Judge the ranks; None where there is nothing to judge by."""
+def judge(
+    tables: Tables, steps: Steps, peers: Peers, options: Options, error_ns: float = 0.0
+) -> Judgement | None:
+    """Judge the ranks; None where there is nothing to judge by.
+
+    Nobody is late by less than ``error_ns``, by which their clocks may differ.
+    """
     if not len(steps.used) or len(tables.ranks) < 2:
         return None
     own = (tables.values["wall"] - tables.values["blocked"]).astype(np.float64)
     imposed = tables.imposed.astype(np.float64)
     if tables.excess is not None:
         imposed = np.minimum(imposed, tables.excess)
-    court = _Court(tables, steps, peers, options, own, imposed)
+    court = _Court(tables, steps, peers, options, own, np.where(imposed > error_ns, imposed, 0.0))
     suspects = court.persistent() + court.intermittent() if not peers.unknown else []
     return Judgement(
         tuple(suspects),

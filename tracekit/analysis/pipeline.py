@@ -74,7 +74,8 @@ def analyze(
     if tables is not None and steps is not None and len(steps.used):
         peers = find_peers(tables, facts, clock.aligned)
         shares = shares_of(tables, steps)
-        judgement = judge(tables, steps, peers, options)
+        error_ns = (clock.error_us or 0.0) * 1e3
+        judgement = judge(tables, steps, peers, options, error_ns)
         step_ms = float(np.median(tables.values["wall"][steps.used].mean(axis=1))) / 1e6
         if judgement is not None:
             findings += straggler_findings(

@@ -5,7 +5,11 @@ SELECT
   s.kind, s.lane, s.span_id, s.parent_id, s.start_ns,
   s.start_ns + s.duration_ns AS end_ns,
   CASE WHEN s.launch_ns < s.start_ns THEN 1 ELSE 0 END AS sent_before,
-  CASE WHEN s.lane LIKE 'group:%' OR s.lane LIKE 'stream:%' THEN 0 ELSE 1 END AS blocking,
+  CASE
+    WHEN s.lane LIKE 'group:%' THEN 0
+    WHEN s.lane LIKE 'stream:%' AND :kernels = 1 THEN 0
+    ELSE 1
+  END AS blocking,
   s.is_open, s.collective_op, s.collective_group, s.collective_seq, s.collective_bytes,
   s.group_size, s.peer_rank
 FROM numbered s
