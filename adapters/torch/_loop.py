@@ -169,8 +169,11 @@ class Loop:
 
     @guarded("data wait")
     def data_begins(self) -> None:
-        """A batch is waited for: the step is open; after a backward the next micro-step begins."""
-        self._open_step()
+        """A batch is waited for; after a backward the next micro-step begins.
+
+        The first step of all begins with its forward: whether the user marks steps can show after
+        the first batch only.
+        """
         if self._accumulates:
             self._next_micro_step()
 

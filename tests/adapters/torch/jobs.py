@@ -285,15 +285,15 @@ def spans_have_the_shape_of_the_contract(rank: int, ranks: int) -> None:
         steps = [span for span in spans if span.kind == "step"]
         assert [span.step for span in steps] == list(range(len(steps)))
         for before, after in itertools.pairwise(steps):
-            assert 0 <= after.start - before.end < 1_000_000
+            assert 0 <= after.start - before.end < 100_000_000
         for span in spans:
-            if span.kind not in ("step", "gc"):
+            if span.kind not in ("step", "gc") and span.parent:
                 parent = by_id[span.parent]
                 assert parent.start <= span.start
                 assert span.end <= parent.end or span.lane != parent.lane
                 assert span.step == parent.step
                 assert not span.error
-        parents = {(span.name, by_id[span.parent].name) for span in spans if span.kind != "step"}
+        parents = {(span.name, by_id[span.parent].name) for span in spans if span.parent}
         assert {("data_wait", "train_step"), ("forward", "train_step")} <= parents
         assert {("backward", "train_step"), ("optimizer_step", "train_step")} <= parents
         assert ("all_reduce", "backward") in parents
@@ -344,9 +344,9 @@ def a_rank_that_waits_shows_it(rank: int, ranks: int) -> None:
             handle = trace(ddp, optimizer, buckets=buckets)
             for step in range(6):
                 loss = ddp(torch.ones(4, 12)).sum()
-                watcher = threading.Timer(0.2, look, (tape, seen))
+                watcher = threading.Timer(0.5, look, (tape, seen))
                 if step == 5:
-                    time.sleep(0.4 if rank == 1 else 0)
+                    time.sleep(1 if rank == 1 else 0)
                     watcher.start()
                 loss.backward()
                 optimizer.step()

@@ -89,6 +89,23 @@ def test_the_buckets_are_those_that_pytorch_made(tape: Tape) -> None:
     handle.detach()
 
 
+@pytest.mark.slow
+def test_ddp_inside_torch_compile(tape: Tape) -> None:
+    ddp = wrapped()
+    compiled: Any = torch.compile(ddp, backend="eager")
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    handle = trace(compiled, optimizer)
+    for _ in range(3):
+        compiled(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    handle.detach()
+    del compiled
+    torch.compiler.reset()
+    names = [span.name for span in tape.spans() if span.kind not in ("step", "gc")]
+    assert [names.count(name) for name in ("forward", "all_reduce", "optimizer_step")] == [3] * 3
+
+
 def test_a_hook_registered_later_is_taken_in(tape: Tape) -> None:
     ddp = wrapped()
     handle = trace(ddp, buckets=True)

@@ -61,8 +61,10 @@ def test_a_step_has_its_phases_in_order(tape: Tape) -> None:
         model(batch).sum().backward()
         optimizer.step()
     handle.detach()
+    before = [span.name for span in phases(tape) if span.step is None]
+    assert before == ["data_wait", "data_wait"]  # iter() and the first batch: the start-up
     first = [span.name for span in phases(tape) if span.step == 0]
-    assert first == ["data_wait", "data_wait", "forward", "backward", "optimizer_step"]
+    assert first == ["forward", "backward", "optimizer_step"]
     second = [span.name for span in phases(tape) if span.step == 1]
     assert second == ["data_wait", "forward", "backward", "optimizer_step"]
 
@@ -173,6 +175,18 @@ def test_steps_of_the_user_win(tape: Tape) -> None:
     handle.detach()
     assert [span.step for span in tape.spans() if span.kind == "step"] == [7, 8]
     assert {span.step for span in phases(tape)} == {7, 8}
+
+
+def test_steps_of_the_user_win_also_when_they_begin_after_the_batch(tape: Tape) -> None:
+    model, loader = network(), numbers(6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = trace(model, optimizer, loader)
+    for number, batch in enumerate(loader):
+        with recorder.step(number):
+            model(batch).sum().backward()
+            optimizer.step()
+    handle.detach()
+    assert [span.step for span in tape.spans() if span.kind == "step"] == [0, 1, 2]
 
 
 def test_steps_go_on_counting_after_a_second_trace(tape: Tape) -> None:
@@ -347,7 +361,7 @@ def test_an_exception_reaches_the_user_unchanged(tape: Tape, phase: str) -> None
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
     assert [span.kind for span in tape.spans() if span.error] == [phase]
-    assert tape.open_spans() == ["train_step"]
+    assert tape.open_spans() == ([] if phase == "data" else ["train_step"])
     model.phase = loader.phase = ""
     train()
     assert names(tape, "optimizer") == ["optimizer_step"] * (4 if phase == "optimizer" else 3)
