@@ -200,7 +200,7 @@ def as_rank(rank: int) -> Iterator[None]:
 
 _types: dict[str, dict[str, SpanType]] = {kind: {} for kind in KINDS}
 _MOST_TYPES = 1024
-"""Of one kind; a type takes three kilobytes."""
+"""Of one kind; a type takes four kilobytes."""
 _MOST_KINDS = 64
 
 

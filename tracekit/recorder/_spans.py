@@ -84,9 +84,8 @@ def write(
     state.recorder.sink.count("dropped")
 
 
-def halves(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
-    """The two halves of ``with`` for one kind and name, and their form with attributes."""
-    shape: Shape | None = None
+def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[AttributedSpan]]]:
+    """The two halves of ``with`` for one kind and name, and how to make those with attributes."""
 
     def enter() -> None:
         try:
@@ -138,41 +137,48 @@ def halves(what: int) -> tuple[Callable[[], None], Exit, type[AttributedSpan]]:
         state.top = frame.outer
         state.open_words[frame.mark] = 0
 
-    class Attributed(AttributedSpan):
-        __slots__ = ()
-        __enter__ = staticmethod(enter)
+    def with_attributes() -> type[AttributedSpan]:
+        shape: Shape | None = None
 
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            traceback: TracebackType | None,
-        ) -> None:
-            nonlocal shape
-            end = clock()
-            try:
-                state = local.state
-                frame = state.top
-                if frame.what is not what:
-                    frame = innermost(frame, what)
-                start, id_ = frame.start, frame.id
-                flagged = what if kind is None else what | ERROR
-                slot = state.slot
-                shape = write_values(slot, id_, self.attributes, shape)
-                if shape is None:
-                    raise StopIteration
-                words, offset, mark, commit = slot()
-                pack_span(words, offset, start, end - start, flagged, frame.step, id_, frame.parent)
-                words[mark] = commit
-            except StopIteration:
-                duration, step, parent = end - start, frame.step, frame.parent
-                write(state, self.attributes, 0, start, duration, flagged, step, id_, parent)
-            except (AttributeError, LookupError):
-                return
-            state.top = frame.outer
-            state.open_words[frame.mark] = 0
+        class Attributed(AttributedSpan):
+            __slots__ = ()
+            __enter__ = staticmethod(enter)
 
-    return enter, exit_, Attributed
+            def __exit__(
+                self,
+                kind: type[BaseException] | None,
+                error: BaseException | None,
+                traceback: TracebackType | None,
+            ) -> None:
+                nonlocal shape
+                end = clock()
+                try:
+                    state = local.state
+                    frame = state.top
+                    if frame.what is not what:
+                        frame = innermost(frame, what)
+                    start, id_ = frame.start, frame.id
+                    flagged = what if kind is None else what | ERROR
+                    slot = state.slot
+                    shape = write_values(slot, id_, self.attributes, shape)
+                    if shape is None:
+                        raise StopIteration
+                    words, offset, mark, commit = slot()
+                    pack_span(
+                        words, offset, start, end - start, flagged, frame.step, id_, frame.parent
+                    )
+                    words[mark] = commit
+                except StopIteration:
+                    duration, step, parent = end - start, frame.step, frame.parent
+                    write(state, self.attributes, 0, start, duration, flagged, step, id_, parent)
+                except (AttributeError, LookupError):
+                    return
+                state.top = frame.outer
+                state.open_words[frame.mark] = 0
+
+        return Attributed
+
+    return enter, exit_, with_attributes
 
 
 class SpanType:
@@ -184,10 +190,19 @@ class SpanType:
 
     __slots__ = ("attributed", "lane", "what")
 
-    def __init__(self, what: int, lane: int, attributed: type[AttributedSpan]) -> None:
+    def __init__(
+        self, what: int, lane: int, with_attributes: Callable[[], type[AttributedSpan]]
+    ) -> None:
         self.what = what
         self.lane = lane
-        self.attributed = attributed
+        self.attributed: Callable[[], AttributedSpan]
+        """Makes one use with attributes; the class for it is made at the first."""
+
+        def first() -> AttributedSpan:
+            self.attributed = with_attributes()
+            return self.attributed()
+
+        self.attributed = first
 
     @staticmethod
     def __enter__() -> None:

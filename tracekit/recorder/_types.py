@@ -150,7 +150,7 @@ def span_type(
     """
     flags = int(Flag.DEVICE) if clock is Clock.DEVICE else 0
     what = what_word(interner.name(name), kind_code(kind), 0, flags)
-    enter, exit_, attributed = halves(what)
+    enter, exit_, with_attributes = halves(what)
     methods = {
         "__slots__": (),
         "__enter__": staticmethod(enter),
@@ -159,7 +159,7 @@ def span_type(
     lane_bits = interner.lane(lane) << LANE_SHIFT if lane else 0
     if collective is None:
         plain: type[SpanType] = type("SpanType", (SpanType,), methods)
-        return plain(what, lane_bits, attributed)
+        return plain(what, lane_bits, with_attributes)
     called: type[CollectiveType] = type("CollectiveType", (CollectiveType,), methods)
     site = interner.collective(collective) << SEQ_BITS
-    return called(what, lane_bits, attributed).at(site, interner.group(collective.group) * 4)
+    return called(what, lane_bits, with_attributes).at(site, interner.group(collective.group) * 4)
