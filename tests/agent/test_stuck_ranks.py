@@ -58,7 +58,7 @@ def rank(tmp_path: Path, what: str) -> Iterator[tuple[subprocess.Popen[str], Pat
             process.stdout.close()
 
 
-def looks(attempt: Path, count: int, within_s: float = 25.0) -> list[dict[str, Any]]:
+def looks(attempt: Path, count: int, within_s: float = 90.0) -> list[dict[str, Any]]:
     """What the agent found, once it has looked so often."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
