@@ -201,3 +201,17 @@ def test_the_job_does_not_keep_its_agent_as_a_child_with_open_pipes(tmp_path: Pa
         str(tmp_path),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_stacks_can_be_asked_for_also_where_the_parent_ignores_the_signal(tmp_path: Path) -> None:
+    script = """
+        import json, signal, subprocess, sys, tracekit
+        session = tracekit.start(run="outer", dir=sys.argv[1], rank=0, world_size=1, agent=False)
+        assert session._stacks.number
+        tracekit.stop()
+        if len(sys.argv) == 2:
+            subprocess.run([sys.executable, sys.argv[0], sys.argv[1], "inner"], check=True)
+        """
+    path = tmp_path / "script.py"
+    path.write_text(dedent(script))
+    subprocess.run([sys.executable, str(path), str(tmp_path)], check=True, timeout=60)

@@ -27,7 +27,9 @@ class StackSignal:
         self.path = path
         self.number: int | None = None
         self._file: IO[str] | None = None
-        if not _ours and signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
+        # Ignored is free too: close() leaves it so, and children inherit it.
+        free = signal.getsignal(_SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN)
+        if not free and not _ours:
             return
         try:
             self._file = open(path, "x")  # noqa: SIM115
