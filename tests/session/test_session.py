@@ -215,3 +215,15 @@ def test_stacks_can_be_asked_for_also_where_the_parent_ignores_the_signal(tmp_pa
     path = tmp_path / "script.py"
     path.write_text(dedent(script))
     subprocess.run([sys.executable, str(path), str(tmp_path)], check=True, timeout=60)
+
+
+def test_a_process_group_that_confirms_the_rank_is_written_down_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = tracekit.start(run="same", dir=str(tmp_path), rank=0, world_size=1, agent=False)
+    assert session is not None
+    recorder.bind_identity(rank=0, world_size=1, uid_store=lambda key, mine: mine)
+    tracekit.stop()
+    (path,) = (session.run_dir / "attempt-000" / "ranks").glob("rank-*.json")
+    assert json.loads(path.read_text())["uid_source"] == "store"
+    assert caplog.messages == []

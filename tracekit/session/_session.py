@@ -199,9 +199,9 @@ class Session:
                     for path in writer.files():
                         os.rename(path, new.journal_dir / (new.stem + path.name[len(old.stem) :]))
                     writer.moved(new.journal_dir, new.stem)
-                (old.attempt_dir / "ranks" / f"{old.stem}.json").unlink(missing_ok=True)
                 if self._stacks is not None:
                     self._stacks.move(new.attempt_dir / "ranks" / f"{new.stem}.stacks.txt")
+            (old.attempt_dir / "ranks" / f"{old.stem}.json").unlink(missing_ok=True)
             described = self._describe(identity, new)
         except OSError as error:
             say_once(f"the journal stays at {old.journal_dir}: {error.strerror or error}")
