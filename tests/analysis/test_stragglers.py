@@ -122,6 +122,14 @@ def test_a_cause_that_no_phase_explains_is_unknown() -> None:
     assert named(verdict(run)) == [(2, "rank", "unknown")]
 
 
+def test_what_a_rank_suffers_in_half_of_its_steps_does_not_hide_its_steady_fault() -> None:
+    """The rank that comes last meets the others on its cores, now and then."""
+    run = RunBuilder(jitter=0.05)
+    for step in range(60):
+        run.steps(1, data={2: 22.0}, forward={2: 10.0 + (10.0 if step % 2 else 0.0)})
+    assert named(verdict(run)) == [(2, "rank", "data")]
+
+
 def test_time_between_the_phases_is_a_cause_too() -> None:
     run = RunBuilder(jitter=0.05)
     run.steps(60, other={2: 15.0})

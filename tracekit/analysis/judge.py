@@ -254,19 +254,21 @@ class _Court:
         confirmed: bool,
     ) -> Suspect:
         excess = self._excess(i, places)
+        steady = self._excess(i, places, self.options.cause_quantile)
         over = self.steps.warm if kind == "intermittent" else self.steps.used
         imposed = float(self.imposed[over, i].mean())
         rank = self.tables.ranks[i]
         return Suspect(
-            rank, kind, rules, share, imposed, float(self.ratio[i]), p, self._cause(excess),
+            rank, kind, rules, share, imposed, float(self.ratio[i]), p, self._cause(steady),
             excess, places, confirmed,
         )  # fmt: skip
 
-    def _excess(self, i: int, places: Places) -> dict[str, float]:
+    def _excess(self, i: int, places: Places, quantile: float = 0.5) -> dict[str, float]:
         """By how much each phase of a rank takes longer than its peers', in the usual such step.
 
-        The optimizer runs after the last meeting of its step: what it is late there shows in the
-        next one.
+        A low quantile leaves what is there in most of the steps: what the others do on the same
+        cores shows in some only. The optimizer runs after the last meeting of its step: what it
+        is late there shows in the next one.
         """
         excess = {}
         for phase in PHASES:
@@ -274,7 +276,7 @@ class _Court:
             at = np.maximum(places - 1, 0) if phase == "optimizer" and self.met else places
             others = np.median(values[np.ix_(at, self.peers_of[i])], axis=1)
             more = values[at, i] - others
-            excess[phase] = float(np.nanmedian(more)) if len(more) else 0.0
+            excess[phase] = float(np.nanquantile(more, quantile)) if len(more) else 0.0
         return excess
 
     def _cause(self, excess: dict[str, float]) -> str:

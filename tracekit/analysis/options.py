@@ -41,6 +41,8 @@ class Options:
     """Mean own work, in means over ranks, from which the mean rule speaks."""
     cause_share: float = 0.8
     """Part of the excess own work that one phase must explain to be called the cause."""
+    cause_quantile: float = 0.25
+    """Quantile over the late steps that counts there: an excess is in three of four of them."""
     consistent_share: float = 0.8
     """Steps in which a rank must be the culprit where there are too few for the sign test."""
 
