@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tracekit.session._environment import machine, read_environment
+from tracekit.session._environment import machine, read_environment, settings
 
 _CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]}
 
@@ -76,3 +76,40 @@ def test_the_machine_tells_a_process_from_the_next_owner_of_its_pid() -> None:
     here = machine()
     assert here.pid_start
     assert here.boot_id
+
+
+def test_what_libraries_look_at_is_kept_and_the_rest_is_not() -> None:
+    environ = {
+        "NCCL_DEBUG": "INFO",
+        "CUDA_VISIBLE_DEVICES": "GPU-8a56a4bc-1f9e-4d0c-9b7a-5e6f7a8b9c0d",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "OMP_NUM_THREADS": "8",
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        "PYTHONHASHSEED": "0",
+        "MASTER_ADDR": "10.0.0.7",
+        "TF_CONFIG": _tf_config("chief", 0)["TF_CONFIG"],
+    }
+    others = {"HOME": "/home/me", "WANDB_API_KEY": "abc", "PATH": "/bin", "AWS_REGION": "eu"}
+    assert settings({**environ, **others}) == environ
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_AUTH_TOKEN", "abc"),
+        ("TORCH_HUB_PASSWORD", "abc"),
+        ("MASTER_KEY", "abc"),
+        ("PYTORCH_INDEX", "https://me:mine@example.org/simple"),
+        ("TORCH_HUB", "hf_abcdefghijklmnopqrstuv"),
+        ("TORCH_STORE", "s3://AKIAABCDEFGHIJKLMNOP"),
+        ("TF_HEADERS", "Authorization: Bearer abc"),
+        ("TF_ID", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"),
+        ("NVIDIA_LICENSE", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(name: str, value: str) -> None:
+    assert settings({name: value}) == {name: "***"}
+
+
+def test_a_long_setting_is_cut() -> None:
+    assert settings({"NCCL_TOPO": "a b " * 1000}) == {"NCCL_TOPO": "a b " * 250}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 from tracekit.journal.process import boot_id, namespace, process_start
 
-__all__ = ["PARENT", "Environment", "Machine", "machine", "read_environment"]
+__all__ = ["PARENT", "Environment", "Machine", "machine", "read_environment", "settings"]
 
 PARENT = "TRACEKIT_PARENT"
 """Set by a session for the processes it spawns: JSON with dir, label, uid and attempt."""
@@ -26,6 +27,25 @@ _RANK_NAMES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
+_SETTINGS = re.compile(
+    r"(NCCL|RCCL|GLOO|UCX|FI|OMP|GOMP|KMP|MKL|OPENBLAS|TORCH|TORCHELASTIC|TORCHINDUCTOR|PYTORCH|CUDA"
+    r"|CUBLAS|CUDNN|NVIDIA|HIP|HSA|ROCR|XLA|TF|KERAS|MASTER)_\w+"
+    r"|PYTHONHASHSEED|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|LD_PRELOAD"
+)
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|SIGNATURE", re.I)
+_SECRET_VALUE = re.compile(
+    r"://[^/\s@]*:[^/\s@]*@"  # a URL with a password
+    r"|\b(?:hf|sk|pk|rk|gh[oprsu]|github_pat|glpat|xox[abprs]|npm|pypi)[-_]\w{16,}"
+    r"|\b(?:AKIA|ASIA|AIza)\w{12,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}"  # a JSON web token
+    r"|\b(?=[A-Za-z]*\d)[A-Za-z\d+]{40,}={0,2}(?![\w/.-])"  # long and without words
+    r"|-----BEGIN "
+    r"|\bbearer\s|password|passwd|secret|token|api_?key",
+    re.I,
+)
+_MASKED = "***"
+_LONGEST_SETTING = 1000
+_MOST_SETTINGS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +115,18 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         attempt=attempt,
         parent=_object(env.get(PARENT)),
     )
+
+
+def settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that libraries of training jobs look at, without what may be a secret."""
+    env = os.environ if environ is None else environ
+    found: dict[str, str] = {}
+    for name in sorted(env):
+        if _SETTINGS.fullmatch(name) and len(found) < _MOST_SETTINGS:
+            value = env[name]
+            secret = _SECRET_NAME.search(name) or _SECRET_VALUE.search(value)
+            found[name] = _MASKED if secret else value[:_LONGEST_SETTING]
+    return found
 
 
 def machine() -> Machine:

@@ -25,6 +25,7 @@ from tracekit.session._environment import (
     Machine,
     machine,
     read_environment,
+    settings,
 )
 from tracekit.session._identity import Identity, Options, identity_of
 from tracekit.session._launch import launch_agent
@@ -93,6 +94,7 @@ class Session:
             )
             made = Recorder(writer, identity.rank, identity.world_size, identity.attempt)
             writer.retire = made.retire_before
+            made.fact("environment", settings())
             self._write_rank_file(place, described)
             self._writers[identity.rank] = made, writer, place
             recorder.install(made, default=len(self._writers) == 1)
