@@ -22,7 +22,7 @@ from tracekit import recorder
 from tracekit.adapters.torch._ddp import Replica
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.recorder import Token, clock
+from tracekit.recorder import CollectiveType, Token, clock
 
 __all__ = ["Arrivals"]
 
@@ -43,9 +43,13 @@ class Arrivals:
         self._replica = replica
         self._device = device
         collective = replica.group.collective("all_reduce", replica.dtype)
-        self._type = recorder.span_type("all_reduce", "comm", collective)
+        type_ = recorder.span_type("all_reduce", "comm", collective)
+        assert isinstance(type_, CollectiveType)
+        self._type = type_
         self._device_phase = DevicePhase("all_reduce", "comm", collective)
-        self._sequence = replica.group.sequence("all_reduce")
+        self._group = replica.group
+        self._before = 0  # the number of the group's last call before the backward
+        self._calls = 1  # how many calls the group makes in a backward
         self._leaves_out = replica.may_leave_gradients_out()
         self._hooks: list[tuple[Any, weakref.ref[torch.nn.Parameter]]] = []
         self._buckets: list[list[int]] | None = None
@@ -57,7 +61,7 @@ class Arrivals:
         self._armed = False
         self._thread = 0
         self._times: list[tuple[int, int]] = []
-        self._left = self._first = self._last = self._seq = 0
+        self._left = self._first = self._last = 0
         self._first_mark: Mark | None = None
         self._last_mark: Mark | None = None
         self._token: Token | None = None
@@ -69,7 +73,7 @@ class Arrivals:
     @guarded("all_reduce arrivals")
     def forward_ended(self, synchronises: bool) -> None:
         """A forward with gradients is over; DDP decides here what the backward will do."""
-        if synchronises:
+        if synchronises and not self._replica.reduces_in_python():
             self._expected = True
             self._clear()
 
@@ -78,6 +82,8 @@ class Arrivals:
         """From here on hooks count, if the gradients are to be synchronised."""
         self._armed = self._expected
         self._thread = get_ident()
+        if self._armed:
+            self._before = self._group.last()
 
     @guarded("all_reduce arrivals")
     def backward_ends(self, error: bool) -> None:
@@ -106,13 +112,23 @@ class Arrivals:
         """Under ``Join`` a rank without inputs takes part in the others' all-reduce."""
         if self._device is not None:
             return None
-        return self._type.begin(next(self._sequence), self._replica.gradient_bytes)
+        self._before = self._group.last()
+        return self._type.begin(self._before + self._calls, self._replica.gradient_bytes)
 
     @guarded("all_reduce arrivals")
     def answer_ends(self, token: Token | None) -> None:
         """It has taken part."""
         if token is not None:
+            self._type.amend(token, self._number())
             self._type.end(token)
+
+    def _number(self) -> int:
+        """The number of the backward's last call, by which all ranks know this all-reduce."""
+        last = self._group.last()
+        if last <= self._before:
+            return self._group.next()
+        self._calls = last - self._before
+        return last
 
     def _record(self) -> None:
         buckets = self._buckets
@@ -128,7 +144,7 @@ class Arrivals:
                 first = min((time for time in ready.values() if time), default=last)
             attributes["launch_ns"] = first
         nbytes = self._replica.gradient_bytes
-        seq = self._seq or next(self._sequence)
+        seq = self._number()
         if self._device is not None:
             if self._first_mark is not None and buckets is not None:
                 attributes["launch_ns"] = self._first_mark
@@ -141,6 +157,7 @@ class Arrivals:
                 attributes,
             )
         elif self._token is not None:
+            self._type.amend(self._token, seq)
             self._type.end(self._token, attributes)
         else:
             self._type.complete(last, clock(), seq, nbytes, attributes)
@@ -148,7 +165,7 @@ class Arrivals:
     def _clear(self) -> None:
         self._times.clear()
         self._left = len(self._hooks)
-        self._first = self._last = self._seq = 0
+        self._first = self._last = 0
         self._first_mark = self._last_mark = None
         self._token = None
 
@@ -181,8 +198,8 @@ class Arrivals:
     def _all_came(self) -> None:
         """Every bucket is ready: open the span now, so that a rank that hangs here shows it."""
         if get_ident() == self._thread and not self._early:
-            self._seq = next(self._sequence)
-            self._token = self._type.begin(self._seq, self._replica.gradient_bytes)
+            expected = self._before + self._calls
+            self._token = self._type.begin(expected, self._replica.gradient_bytes)
 
     def _came_on_device(self) -> None:
         assert self._device is not None

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from tracekit.adapters.torch._group import Group
-from tracekit.recorder import Recorder
+from tracekit.adapters.torch._group import group_of
 
 __all__ = ["Replica", "ddp_around", "replicas_in"]
 
@@ -26,13 +25,25 @@ def ddp_around(model: torch.nn.Module) -> DistributedDataParallel | None:
     return active if active is not None and active.module is model else None
 
 
+_MOST_BUCKETS = 100
+
+
+def _split(sizes: Any) -> list[str]:
+    return [size for size in str(sizes or "").split(",") if size.strip()]
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether ``torch.compile`` was applied to a model, as a function or as a method."""
+    return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+
+
 class Replica:
     """One DDP object, held weakly, and its group."""
 
-    def __init__(self, ddp: DistributedDataParallel, rec: Recorder) -> None:
+    def __init__(self, ddp: DistributedDataParallel) -> None:
         self._ddp = weakref.ref(ddp)
         self.process_group: Any = ddp.process_group
-        self.group = Group(self.process_group, rec)
+        self.group = group_of(self.process_group)
         parameters = self.parameters()
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in parameters)
         dtypes = {str(p.dtype).removeprefix("torch.") for p in parameters}
@@ -84,6 +95,35 @@ class Replica:
         return ddp is not None and bool(
             getattr(ddp, "_comm_hooks", None) or self._logged().get("comm_hook")
         )
+
+    def reduces_in_python(self) -> bool:
+        """Whether a hook in Python makes the calls, so that each is seen as it is made."""
+        return bool(getattr(self._ddp(), "_comm_hooks", None))
+
+    def described(self) -> dict[str, Any]:
+        """How the object is set up, and the all-reduces of a backward in the order they are sent.
+
+        Where the forward is compiled DDP's buckets still are what is reduced.
+        """
+        ddp = self._ddp()
+        if ddp is None:
+            return {}
+        logged = self._logged()
+        rebuilt = [int(size) for size in _split(logged.get("rebuilt_bucket_sizes"))]
+        sizes = rebuilt or [int(size) for size in _split(logged.get("bucket_sizes"))]
+        found: dict[str, Any] = {
+            "group": self.group.id,
+            "buckets": len(sizes) or None,
+            "bucket_bytes": sizes[:_MOST_BUCKETS] or None,
+            "rebuilt": bool(rebuilt),
+            "bucket_cap_bytes": logged.get("bucket_cap_bytes"),
+            "comm_hook": str(logged.get("comm_hook") or "") or None,
+            "compiled": is_compiled(ddp) or is_compiled(ddp.module),
+        }
+        for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view"):
+            found[name] = bool(getattr(ddp, name, False))
+        found["broadcast_buffers"] = bool(getattr(ddp, "broadcast_buffers", True))
+        return {name: value for name, value in found.items() if value is not None}
 
     def divisor_varies(self) -> bool:
         """Whether ``Join`` divides by the number of ranks that still have inputs."""

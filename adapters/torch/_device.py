@@ -64,6 +64,14 @@ class Accelerator(Protocol):
         """Whether the current stream is being captured: then no event may be touched."""
         ...
 
+    def memory(self) -> tuple[int, int, int] | None:
+        """Bytes that tensors hold, the most they ever held, and what is reserved for them."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and size."""
+        ...
+
 
 class _TorchAccelerator:
     """An accelerator of torch, whichever backend it is."""
@@ -99,6 +107,24 @@ class _TorchAccelerator:
 
     def capturing(self) -> bool:
         return bool(self._capturing())
+
+    def memory(self) -> tuple[int, int, int] | None:
+        """From what the allocator counts on the host; None where it does not."""
+        read = getattr(self._module, "memory_stats_as_nested_dict", None)
+        if read is None:
+            return None
+        stats = read(self._device)
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        return allocated["current"], allocated["peak"], reserved["current"]
+
+    def describe(self) -> dict[str, Any]:
+        properties = self._module.get_device_properties(self._device)
+        found = {"name": str(properties.name)}
+        for name in ("total_memory", "multi_processor_count", "major", "minor"):
+            value = getattr(properties, name, None)
+            if isinstance(value, int):
+                found[name] = value
+        return found
 
 
 def accelerator_of(model: torch.nn.Module) -> Accelerator | None:
@@ -170,13 +196,20 @@ class DeviceClock:
         self._anchor: _Anchor | None = None
         self._anchor_tried = 0
 
+    def serves(self, device: torch.device) -> bool:
+        """Whether it is this device's clock."""
+        return self._accelerator.name == str(device)
+
     @guarded("device times")
     def mark(self) -> Mark | None:
         """Mark this place on the current stream; None while the stream is being captured."""
         accelerator = self._accelerator
         if accelerator.capturing():
             return None
-        event = self._spare.pop() if self._spare else accelerator.event()
+        try:
+            event = self._spare.pop()
+        except IndexError:  # none left, also when another thread took the last one
+            event = accelerator.event()
         return Mark(event, accelerator.record(event))
 
     @guarded("device times")
@@ -206,6 +239,20 @@ class DeviceClock:
         rec = self._recorder
         where = (rec.step_word, rec.step_id)
         self._pending.append((phase, lane, start, end, seq, nbytes, dict(attributes or {}), *where))
+
+    def forget(self, *marks: Mark | None) -> None:
+        """Marks that were not needed: their events are used again."""
+        self._spare += [mark.event for mark in marks if mark is not None]
+
+    @guarded("memory")
+    def memory(self) -> tuple[int, int, int] | None:
+        """What the device's allocator counts; see ``Accelerator``."""
+        return self._accelerator.memory()
+
+    @guarded("fact device")
+    def describe(self) -> dict[str, Any]:
+        """What the device is."""
+        return self._accelerator.describe()
 
     @guarded("device times")
     def poll(self) -> None:

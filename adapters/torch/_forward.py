@@ -15,7 +15,7 @@ from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._ddp import Replica, ddp_around
 from tracekit.adapters.torch._device import DevicePhase
 from tracekit.adapters.torch._guard import guarded
-from tracekit.adapters.torch._loop import EVAL, FORWARD, Loop
+from tracekit.adapters.torch._loop import BACKWARD, EVAL, FORWARD, Loop
 from tracekit.adapters.torch._patch import Watch, patch
 from tracekit.recorder import SpanType
 
@@ -49,7 +49,12 @@ class TracedModel:
         self._adopter = adopter
 
     def forward(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kw: Any) -> Any:
-        """Call the model's forward as a span; the outermost one on its thread is recorded."""
+        """Call the model's forward as a span; the outermost one on its thread is recorded.
+
+        One inside a backward computes activations anew that were not kept: part of the backward.
+        """
+        if self.loop.is_inside(BACKWARD):
+            return call(model, *args, **kw)
         self._before(model)
         phase = FORWARD if torch.is_grad_enabled() else EVAL
         result = self.loop.run(phase, call, (model, *args), kw)
@@ -107,7 +112,6 @@ class Broadcasts:
     def __init__(self, loop: Loop, replica: Replica) -> None:
         self._loop = loop
         self._group = replica.group
-        self._sequence = replica.group.sequence("broadcast")
         self._types: dict[int, tuple[SpanType, DevicePhase]] = {}
         self._bytes: tuple[int, int] = (0, 0)
 
@@ -134,7 +138,7 @@ class Broadcasts:
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             self._bytes = (len(tensors), size)
         type_, phase = self._types[root]
-        seq, nbytes = next(self._sequence), self._bytes[1]
+        seq, nbytes = self._group.next(), self._bytes[1]
         device = self._loop.device
         if device is not None:
             return phase, device.mark(), seq, nbytes

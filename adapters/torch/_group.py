@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,23 +12,35 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from tracekit import recorder
+from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._patch import Watch
 from tracekit.model import Collective, group_id
 from tracekit.recorder import Recorder
 
-__all__ = ["Group"]
+__all__ = ["Group", "group_of"]
 
-_counters: WeakKeyDictionary[Recorder, dict[tuple[str, str], Iterator[int]]] = WeakKeyDictionary()
 _told: WeakKeyDictionary[Recorder, set[str]] = WeakKeyDictionary()
 
 
 class Group:
-    """A process group: its id, the same on all members, its global ranks, its sequence numbers."""
+    """A process group: its id, the same on all members, its global ranks, its sequence numbers.
 
-    def __init__(self, process_group: Any, rec: Recorder) -> None:
+    Numbers are the backend's own, as in its logs and dumps. Where it has none, calls are counted
+    here: the members make the same calls in the same order, whichever object makes them.
+    """
+
+    def __init__(self, process_group: Any) -> None:
         self.ranks: list[int] = list(dist.get_process_group_ranks(process_group))
         self.id = group_id(self.ranks, _ordinal(process_group, self.ranks))
         self.name = str(getattr(process_group, "group_name", "") or "")
-        self._recorder = rec
+        self.description = str(getattr(process_group, "group_desc", "") or "")
+        self._process_group = weakref.ref(process_group)
+        self._counted = 0
+        self._beside = 0
+        self._pairs: dict[tuple[int, int, int], Iterator[int]] = defaultdict(
+            lambda: itertools.count(1)
+        )
+        self._has_numbers = self._backend_number() is not None
 
     @property
     def size(self) -> int:
@@ -43,21 +57,84 @@ class Group:
         peer = None if root is None else self.ranks[root]
         return Collective(op, self.id, self.size, dtype, peer)
 
-    def sequence(self, op: str) -> Iterator[int]:
-        """Numbers the calls of an operation from 1 on.
+    def last(self) -> int:
+        """The number of the last call that was made."""
+        if self._has_numbers:
+            process_group = self._process_group()
+            if process_group is not None:
+                number: int = process_group._get_sequence_number_for_group()
+                return number - self._beside
+        return self._counted
 
-        All traced objects of a group share one counter for each operation: the members make
-        the same calls in the same order, whichever object makes them.
-        """
-        counters = _counters.setdefault(self._recorder, {})
-        return counters.setdefault((self.id, op), itertools.count(1))
+    def next(self) -> int:
+        """The number of the call that is made now."""
+        if self._has_numbers:
+            return self.last() + 1
+        self._counted += 1
+        return self._counted
+
+    def apart(self) -> None:
+        """The call made now has no number of the backend's, though it may count it."""
+        if self._has_numbers:
+            self._expected = self.last()
+
+    def paired(self) -> None:
+        """It is made. Gloo counts a send or receive on its two ranks as it counts collectives,
+        and the members of the group would no longer agree on these."""
+        if self._has_numbers:
+            self._beside += self.last() - self._expected
+
+    def pair(self, source: int, destination: int, tag: int = 0) -> int:
+        """The number of a message between two global ranks, the same on both sides."""
+        return next(self._pairs[source, destination, tag]) + (tag % (1 << 20) << 28)
 
     def tell(self) -> None:
-        """Record the group as a fact, once."""
-        told = _told.setdefault(self._recorder, set())
+        """Record the group as a fact, once in each run."""
+        rec = recorder.current()
+        if rec is None:
+            return
+        told = _told.setdefault(rec, set())
         if self.id not in told:
             told.add(self.id)
-            recorder.fact("group", {"id": self.id, "name": self.name, "ranks": self.ranks})
+            value = {"id": self.id, "name": self.name, "ranks": self.ranks}
+            if self.description:
+                value["description"] = self.description
+            recorder.fact("group", value)
+
+    @guarded("sequence numbers")
+    def _backend_number(self) -> int | None:
+        """The backend's number; None where it has none, which is no failure."""
+        process_group = self._process_group()
+        try:
+            return int(process_group._get_sequence_number_for_group())  # type: ignore[union-attr]
+        except (AttributeError, RuntimeError):
+            return None
+
+
+_groups: Watch[Group] = Watch()
+
+
+def group_of(process_group: Any) -> Group:
+    """The one ``Group`` of a process group, which is held weakly."""
+    group = _groups.get(process_group)
+    if group is None:
+        group = Group(process_group)
+        _groups.add(process_group, group)
+    return group
+
+
+_default: weakref.ref[Any] | None = None
+_worlds = 0
+
+
+def _world_number() -> int:
+    """How many default groups this process had before: each one numbers its calls from 1."""
+    global _default, _worlds
+    current = dist.group.WORLD
+    if current is not None and (_default is None or _default() is not current):
+        _worlds += _default is not None
+        _default = weakref.ref(current)
+    return _worlds
 
 
 def _ordinal(process_group: Any, ranks: list[int]) -> int:
@@ -65,10 +142,11 @@ def _ordinal(process_group: Any, ranks: list[int]) -> int:
 
     All members of a group make it in the same order relative to its twins.
     """
+    before = _world_number() << 16
     world = getattr(dist.distributed_c10d, "_world", None)
     known = getattr(world, "pg_group_ranks", None) or {}
     twins = [other for other, members in known.items() if set(members) == set(ranks)]
     for place, other in enumerate(twins):
         if other is process_group or other == process_group:
-            return place
-    return 0
+            return before + place
+    return before

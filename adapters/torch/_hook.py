@@ -7,8 +7,6 @@ detach() it only passes through.
 
 from __future__ import annotations
 
-import atexit
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
 
 from tracekit import recorder
+from tracekit.adapters.torch._calls import expect_callbacks, here
 from tracekit.adapters.torch._ddp import Replica
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
 from tracekit.adapters.torch._guard import guarded
@@ -29,9 +28,6 @@ __all__ = ["Buckets", "Dispatcher", "dispatch"]
 
 Hook = Callable[[Any, Any], Any]
 
-EXIT_PAUSE_S = 0.02
-
-_registered = False
 _dispatchers: Watch[Dispatcher] = Watch()  # by DDP object
 _of_reducer: dict[int, weakref.ref[Dispatcher]] = {}
 
@@ -46,11 +42,11 @@ class Buckets:
         self._device = device
         self._device_phase = DevicePhase("all_reduce", "comm", collective)
         self._lane = group.lane
-        self._sequence = group.sequence("all_reduce")
+        self._group = group
 
     def begin(self, nbytes: int) -> Token | tuple[Mark | None, int, int]:
         """A bucket is ready."""
-        seq = next(self._sequence)
+        seq = self._group.next()
         if self._device is not None:
             return self._device.mark(), seq, nbytes
         return self._type.begin(seq, nbytes)
@@ -79,6 +75,13 @@ class Dispatcher:
 
     def __call__(self, _: object, bucket: Any) -> Any:
         token = self._begin(bucket)
+        outer, here.silent = here.silent, token is not None  # a bucket is one span
+        try:
+            return self._reduce(token, bucket)
+        finally:
+            here.silent = outer
+
+    def _reduce(self, token: Any, bucket: Any) -> Any:
         if self.hook is not None:
             state, hook = self.hook
             try:
@@ -197,21 +200,8 @@ def _obstacle(replica: Replica) -> str | None:
     return None
 
 
-def _let_go() -> None:
-    """At exit, give gloo's threads the interpreter once more.
-
-    After a bucket they still drop our callback, for which they need it. One that asks when the
-    interpreter is already closing down aborts the process: PyTorch's own hooks in Python have
-    this race too.
-    """
-    time.sleep(EXIT_PAUSE_S)
-
-
 def _register(ddp: Any, dispatcher: Dispatcher) -> None:
-    global _registered
-    if not _registered:
-        _registered = True
-        atexit.register(_let_go)
+    expect_callbacks()
     dist._register_comm_hook(ddp.reducer, None, dispatcher)  # type: ignore[attr-defined]
     reducer = id(ddp.reducer)
     ends = [

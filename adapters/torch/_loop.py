@@ -12,7 +12,17 @@ from tracekit.adapters.torch._device import DeviceClock, DevicePhase
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.recorder import Recorder
 
-__all__ = ["BACKWARD", "EVAL", "FORWARD", "OPTIMIZER", "Loop", "Phase", "Synchronised", "loop_here"]
+__all__ = [
+    "BACKWARD",
+    "EVAL",
+    "FORWARD",
+    "OPTIMIZER",
+    "Loop",
+    "Phase",
+    "Synchronised",
+    "device_clock_of",
+    "loop_here",
+]
 
 
 class Phase:
@@ -52,6 +62,14 @@ def loop_here() -> Loop | None:
     return _loops.get(get_ident())
 
 
+def device_clock_of(device: Any) -> DeviceClock | None:
+    """The clock of a device on which a traced model lives; also for the threads of its backward."""
+    for loop in (_loops.get(get_ident()), *_loops.values()):
+        if loop is not None and loop.device is not None and loop.device.serves(device):
+            return loop.device
+    return None
+
+
 class Loop:
     """Opens and closes the spans of one thread's training; several handles may share it.
 
@@ -65,6 +83,11 @@ class Loop:
         self.device: DeviceClock | None = None
         self.synchronised: list[Synchronised] = []
         self.stepper: object = None  # whose return ends a step: the first traced optimizer
+        self.told_loss: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
+        self.scaled: tuple[Callable[[], Any], float] | None = None  # a scaled loss, and by what
+        self.clip_began = 0
+        self._updated: list[Callable[[], None]] = []
+        self._shared: dict[Any, tuple[int, list[Callable[[], None]]]] = {}
         self._used = False
         self._step_open = False
         self._inside: set[Phase] = set()
@@ -100,6 +123,32 @@ class Loop:
             self.thread = thread
             _loops[thread] = self
 
+    def watch_updates(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call this after each update, while its step is open; returns what ends that."""
+        self._updated = [*self._updated, call]
+
+        def stop() -> None:
+            self._updated = [other for other in self._updated if other != call]
+
+        return stop
+
+    def share(
+        self, watch: Callable[[Loop], list[Callable[[], None]]]
+    ) -> list[Callable[[], None]]:
+        """Attach what the thread needs once; it ends with the last handle that asked for it."""
+        users, undo = self._shared.get(watch) or (0, watch(self))
+        self._shared[watch] = users + 1, undo
+
+        def end() -> None:
+            users, undo = self._shared[watch]
+            self._shared[watch] = users - 1, undo
+            if users == 1:
+                del self._shared[watch]
+                for step in undo:
+                    step()
+
+        return [end]
+
     # Phases
 
     def run(
@@ -132,6 +181,11 @@ class Loop:
         """Whether the phase runs at the moment."""
         return phase in self._inside
 
+    @property
+    def waits(self) -> bool:
+        """Whether the thread waits for a batch."""
+        return self._waiting
+
     def wait_for(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call a loader's function as data wait."""
         if self._waiting or get_ident() != self.thread:
@@ -151,6 +205,8 @@ class Loop:
         return self.run(BACKWARD, self._backward, (call, args, kwargs), {})
 
     def _backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self.told_loss is not None:
+            self.told_loss(args, kwargs)
         replicas = self.synchronised
         for replica in replicas:
             replica.backward_begins()
@@ -203,6 +259,8 @@ class Loop:
         """The update is done: this step ends and the next one begins, so that steps tile."""
         self._micro = 0
         self._backward_done = False
+        for told in self._updated:
+            told()
         if self.device is not None:
             self.device.poll()
         if not self.recorder.user_steps:

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tracekit import recorder
 from tracekit.adapters.torch._arrivals import Arrivals
 from tracekit.adapters.torch._backward import watch_backward
+from tracekit.adapters.torch._collectives import watch_collectives
 from tracekit.adapters.torch._ddp import Replica, replicas_in
 from tracekit.adapters.torch._device import DeviceClock, accelerator_of
 from tracekit.adapters.torch._forward import (
@@ -20,6 +21,7 @@ from tracekit.adapters.torch._forward import (
     watch_forward,
     watch_join,
 )
+from tracekit.adapters.torch._functional import watch_functional
 from tracekit.adapters.torch._gc import watch_gc
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._hook import dispatch
@@ -123,6 +125,8 @@ class Handle:
             adopter = None if found else self
             self._keep(watch_forward, model, TracedModel(loop, reduced, adopter))
         self._keep(watch_backward)
+        self._keep(watch_collectives)
+        self._keep(watch_functional)
         self._keep(watch_gc)
         self._keep(watch_save)
         tell_rank(model, reduced[0].replica if reduced else None)
@@ -145,7 +149,7 @@ class Handle:
         loop = self._loop
         assert loop is not None
         try:
-            replica = Replica(ddp, loop.recorder)
+            replica = Replica(ddp)
         except Exception as error:
             failed("DDP", error)
             self._keep(watch_forward, ddp, TracedModel(loop))

@@ -15,15 +15,18 @@ from tracekit.recorder._current import (
     set_starter,
     span,
     step,
+    tell_stopped,
+    when_stopped,
 )
 from tracekit.recorder._recorder import Recorder
 from tracekit.recorder._sink import Chunk, Sink
 from tracekit.recorder._spans import AttributedSpan, SpanType, Token, clock
-from tracekit.recorder._types import span_type
+from tracekit.recorder._types import CollectiveType, span_type
 
 __all__ = [
     "AttributedSpan",
     "Chunk",
+    "CollectiveType",
     "Recorder",
     "Sink",
     "SpanType",
@@ -44,4 +47,6 @@ __all__ = [
     "span",
     "span_type",
     "step",
+    "tell_stopped",
+    "when_stopped",
 ]

@@ -97,6 +97,15 @@ class CollectiveType(SpanType):
             recorder.free_rows.append(row)
         recorder.group_words[self.group + 1] = site & _SEQ_MASK
 
+    @staticmethod
+    def amend(token: Token, seq: int | None = None, nbytes: int | None = None) -> None:
+        """Correct what an open call was thought to be; its row in the open-span table stays."""
+        if token:
+            if seq is not None:
+                token[6] = token[6] & ~_SEQ_MASK | seq & _SEQ_MASK
+            if nbytes is not None:
+                token[7] = nbytes
+
     def complete(
         self,
         start: int,
@@ -142,11 +151,13 @@ def span_type(
     collective: Collective | None = None,
     lane: str | None = None,
     clock: Clock = Clock.HOST,
+    counts: bool = True,
 ) -> SpanType:
     """The span type of this name and kind; ``lane`` where it is not the recording thread's.
 
     A collective's type keeps the group's last begun and last ended sequence number in the
-    journal, so that a post-mortem knows them.
+    journal, so that a post-mortem knows them; not where its spans do not count as calls of the
+    group, as waits for one do not and messages between two ranks do not.
     """
     flags = int(Flag.DEVICE) if clock is Clock.DEVICE else 0
     what = what_word(interner.name(name), kind_code(kind), 0, flags)
@@ -162,4 +173,5 @@ def span_type(
         return plain(what, lane_bits, with_attributes)
     called: type[CollectiveType] = type("CollectiveType", (CollectiveType,), methods)
     site = interner.collective(collective) << SEQ_BITS
-    return called(what, lane_bits, with_attributes).at(site, interner.group(collective.group) * 4)
+    row = interner.group(collective.group) if counts else 0  # 0: the row of ~other
+    return called(what, lane_bits, with_attributes).at(site, row * 4)

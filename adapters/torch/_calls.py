@@ -1,0 +1,301 @@
+"""One call of a process group as one span: when the rank came, when it went on, when it was over.
+
+A call that returns when it is over, blocks its thread: one span on the thread's lane. Any other
+runs on the lane of its group, from the call to its end, and the time that a thread really stood
+in ``Work.wait`` is a span ``wait`` with the same key. On a device the thread only launches: there
+the borders are marks on the current stream, before the call and behind its wait.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from tracekit import recorder
+from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
+from tracekit.adapters.torch._group import Group, group_of
+from tracekit.adapters.torch._guard import failed, guarded
+from tracekit.adapters.torch._loop import device_clock_of
+from tracekit.adapters.torch._patch import Watch, patch
+from tracekit.recorder import CollectiveType, Token
+
+__all__ = [
+    "Call",
+    "Calls",
+    "HostCall",
+    "calls_of",
+    "expect_callbacks",
+    "here",
+    "later",
+    "watch_works",
+]
+
+EXIT_PAUSE_S = 0.02
+
+
+class Call(Protocol):
+    """A call under way."""
+
+    def wait_begins(self) -> None:
+        """A thread waits for it."""
+        ...
+
+    def waited(self, error: bool = False) -> None:
+        """The thread goes on."""
+        ...
+
+    def done(self, error: bool = False) -> None:
+        """It is over, or failed before it began."""
+        ...
+
+
+class _Here(threading.local):
+    """What this thread is in."""
+
+    silent = False
+    """In a call that is recorded as one, whatever it is made of."""
+    inner_bytes = 0
+    """What the calls inside it carry."""
+    work: Any = None
+    call: Call | None = None
+    """The call that returns when it is over, and the work whose wait is its end."""
+    together: list[Call] | None = None
+    """The calls since the start of coalescing."""
+
+
+here = _Here()
+
+
+class _Types:
+    """The span types of one operation of a group."""
+
+    def __init__(self, group: Group, op: str, dtype: str | None, peer: int | None, name: str):
+        collective = group.collective(op, dtype, peer)
+        counts = op not in ("send", "recv")
+
+        def made(called: str, lane: str | None, counted: bool) -> CollectiveType:
+            type_ = recorder.span_type(called, "comm", collective, lane, counts=counted)
+            assert isinstance(type_, CollectiveType)
+            return type_
+
+        self.blocking = made(name, None, counts)
+        self.beside = made(name, group.lane, counts)
+        self.wait = made("wait", None, False)
+        self.lane = group.lane
+        self.device = DevicePhase(name, "comm", collective)
+        self.device_wait = DevicePhase("wait", "comm", collective)
+
+
+class HostCall:
+    """A call that blocks its thread until it is over."""
+
+    __slots__ = ("token", "type")
+
+    def __init__(self, types: _Types, seq: int, nbytes: int) -> None:
+        self.type = types.blocking
+        self.token: Token = self.type.begin(seq, nbytes)
+
+    def wait_begins(self) -> None:
+        pass
+
+    def waited(self, error: bool = False) -> None:
+        self.type.end(self.token, error=error)
+
+    done = waited
+
+    def carries(self, nbytes: int) -> None:
+        """Its bytes are known only now."""
+        self.type.amend(self.token, nbytes=nbytes)
+
+
+class HostFlight:
+    """A call that goes on while its thread does something else."""
+
+    __slots__ = ("nbytes", "seq", "tells", "token", "types", "waiting")
+
+    def __init__(self, types: _Types, seq: int, nbytes: int) -> None:
+        self.types, self.seq, self.nbytes = types, seq, nbytes
+        self.token: Token = types.beside.begin(seq, nbytes)
+        self.waiting: Token = []
+        self.tells = False  # whether somebody says when it is over; else the wait's end does
+
+    def wait_begins(self) -> None:
+        self.waiting = self.types.wait.begin(self.seq, self.nbytes)
+
+    def waited(self, error: bool = False) -> None:
+        self.types.wait.end(self.waiting, error=error)
+        if not self.tells or error:
+            self.types.beside.end(self.token, error=error)
+
+    def done(self, error: bool = False) -> None:
+        self.types.beside.end(self.token, error=error)
+
+
+class DeviceCall:
+    """A call on a device; blocking or not, its stream says when it came and went."""
+
+    __slots__ = ("blocking", "clock", "nbytes", "over", "seq", "start", "types", "waiting")
+
+    def __init__(
+        self, clock: DeviceClock, types: _Types, seq: int, nbytes: int, blocking: bool
+    ) -> None:
+        self.clock, self.types, self.seq, self.nbytes = clock, types, seq, nbytes
+        self.blocking = blocking
+        self.start: Mark | None = clock.mark()
+        self.waiting: Mark | None = None
+        self.over = False
+
+    def wait_begins(self) -> None:
+        if not self.blocking:
+            self.waiting = self.clock.mark()
+
+    def waited(self, error: bool = False) -> None:
+        if not self.blocking and not error:
+            self.clock.span(
+                self.types.device_wait, self.waiting, self.clock.mark(), self.seq, self.nbytes
+            )
+        self.done(error)
+
+    def done(self, error: bool = False) -> None:
+        if self.over or error:
+            return
+        self.over = True
+        lane = None if self.blocking else self.types.lane
+        end = self.clock.mark()
+        self.clock.span(self.types.device, self.start, end, self.seq, self.nbytes, lane=lane)
+
+
+class Calls:
+    """The calls of one process group."""
+
+    def __init__(self, process_group: Any) -> None:
+        self.group = group_of(process_group)
+        self._types: dict[tuple[Any, ...], _Types] = {}
+
+    def begin(
+        self,
+        op: str,
+        tensor: Any,
+        nbytes: int,
+        blocking: bool,
+        root: int | None = None,
+        seq: int = 0,
+        name: str = "",
+    ) -> Call:
+        """A call begins; ``root`` is a rank of the group, ``tensor`` tells type and device."""
+        dtype = None if tensor is None else tensor.dtype
+        types = self._types.get((op, dtype, root, name))
+        if types is None:
+            types = self._new_types(op, dtype, root, name)
+        seq = seq or self.group.next()
+        if tensor is not None and tensor.device.type != "cpu":
+            clock = device_clock_of(tensor.device)
+            if clock is not None:
+                return DeviceCall(clock, types, seq, nbytes, blocking)
+        if blocking:
+            return HostCall(types, seq, nbytes)
+        return HostFlight(types, seq, nbytes)
+
+    def _new_types(self, op: str, dtype: Any, root: int | None, name: str) -> _Types:
+        self.group.tell()
+        text = None if dtype is None else str(dtype).removeprefix("torch.")
+        types = self._types[op, dtype, root, name] = _Types(self.group, op, text, root, name or op)
+        return types
+
+
+_calls: Watch[Calls] = Watch()
+
+
+def calls_of(process_group: Any) -> Calls:
+    """The ``Calls`` of a process group, which is held weakly."""
+    calls = _calls.get(process_group)
+    if calls is None:
+        calls = Calls(process_group)
+        _calls.add(process_group, calls)
+    return calls
+
+
+_flights: Watch[Call] = Watch()
+
+
+def later(call: Call, work: Any) -> None:
+    """The call goes on: its work's future, or who waits for its work, ends it."""
+    if isinstance(call, HostFlight):
+        try:
+            work.get_future().add_done_callback(functools.partial(_is_done, call))
+            call.tells = True
+            expect_callbacks()
+        except RuntimeError:  # sends and receives of gloo have no future
+            pass
+    _flights.add(work, call)
+
+
+_expects_callbacks = False
+
+
+def expect_callbacks() -> None:
+    """From now on threads of the backend call us, until the process exits."""
+    global _expects_callbacks
+    if not _expects_callbacks:
+        _expects_callbacks = True
+        atexit.register(_let_go)
+
+
+def _let_go() -> None:
+    """At exit, give gloo's threads the interpreter once more.
+
+    After a call they still drop our callback, for which they need it. One that asks when the
+    interpreter is already closing down aborts the process: PyTorch's own hooks in Python have
+    this race too.
+    """
+    time.sleep(EXIT_PAUSE_S)
+
+
+def _is_done(call: Call, _: object) -> None:
+    try:
+        call.done()
+    except Exception as error:
+        failed("collectives", error)
+
+
+def watch_works() -> list[Callable[[], None]]:
+    """Record the waits for works; returns what undoes it."""
+    return [patch(dist.Work, "wait", _traced_wait)]
+
+
+def _traced_wait(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if here.work is self:
+            call, here.work, here.call = here.call, None, None
+        else:
+            call = _flights.get(self)
+            if call is None or here.silent:
+                return original(self, *args, **kwargs)
+            _begin_wait(call)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            _end_wait(call, error=True)
+            raise
+        _end_wait(call)
+        return result
+
+    return wait
+
+
+@guarded("collectives")
+def _begin_wait(call: Call) -> None:
+    call.wait_begins()
+
+
+@guarded("collectives")
+def _end_wait(call: Call | None, error: bool = False) -> None:
+    if call is not None:
+        call.waited(error)

@@ -1,0 +1,366 @@
+"""Every call that Python makes on a process group, seen at the class ``ProcessGroup``.
+
+That is below the functions of ``torch.distributed``: names that were imported before, deprecated
+names that call new ones and libraries that keep a process group all come through here, once.
+Calls that are made of several (objects, a blocking send) are recorded as the one they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tracekit.adapters.torch._calls import (
+    Call,
+    Calls,
+    HostCall,
+    calls_of,
+    here,
+    later,
+    watch_works,
+)
+from tracekit.adapters.torch._compile import is_compiling
+from tracekit.adapters.torch._group import Group
+from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._patch import patch
+
+__all__ = ["size_of", "watch_collectives"]
+
+_METHODS = {
+    "all_gather_single": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "all_to_all_single": "all_to_all",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "_allgather_base": "all_gather",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "barrier": "barrier",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "monitored_barrier": "monitored_barrier",
+    "recv": "recv",
+    "recv_anysource": "recv",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "scatter": "scatter",
+    "send": "send",
+}
+"""What the methods of ``ProcessGroup`` are, under all names that versions of PyTorch gave them."""
+_ROOTED = ("broadcast", "gather", "reduce", "scatter")
+_SINGLE = ("recv", "reduce", "send")
+_WITHOUT_TENSORS = ("barrier", "monitored_barrier")
+_PAIRED = ("recv", "send")
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function that is made of several calls: where it takes its group and its root or peer."""
+
+    op: str
+    group_at: int
+    peer: str = ""
+    peer_at: int = 0
+
+    def peer_in(self, group: Group, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
+        """The root or peer as a rank of its group; None where none is given."""
+        inside = kwargs.get(f"group_{self.peer}")
+        if inside is not None:
+            return int(inside)
+        rank = _argument(args, kwargs, self.peer, self.peer_at) if self.peer else None
+        return None if rank is None else group.ranks.index(int(rank))
+
+
+_FUNCTIONS = {
+    "all_gather_object": _Function("all_gather_object", 2),
+    "broadcast_object_list": _Function("broadcast_object_list", 2, "src", 1),
+    "gather_object": _Function("gather_object", 3, "dst", 2),
+    "scatter_object_list": _Function("scatter_object_list", 3, "src", 2),
+    "recv": _Function("recv", 2, "src", 1),
+    "recv_object_list": _Function("recv", 2, "src", 1),
+    "send": _Function("send", 2, "dst", 1),
+    "send_object_list": _Function("send", 2, "dst", 1),
+}
+"""They exchange pickled objects, or send or receive and return when that is done."""
+
+
+def watch_collectives() -> list[Callable[[], None]]:
+    """Record the calls of all process groups; returns what undoes it."""
+    if not dist.is_available() or not hasattr(dist, "ProcessGroup"):
+        return []
+    undo = watch_works()
+    known = vars(dist.ProcessGroup)
+    for method, op in _METHODS.items():
+        if method in known:
+            undo.append(patch(dist.ProcessGroup, method, functools.partial(_traced, op, method)))
+    if "_start_coalescing" in known and "_end_coalescing" in known:
+        undo.append(patch(dist.ProcessGroup, "_start_coalescing", _traced_start))
+        undo.append(patch(dist.ProcessGroup, "_end_coalescing", _traced_end))
+    for name in _FUNCTIONS:
+        for module in (dist.distributed_c10d, dist):
+            if callable(getattr(module, name, None)):
+                undo.append(patch(module, name, functools.partial(_composed, name)))
+    return undo
+
+
+def size_of(value: Any) -> int:
+    """The bytes of a tensor, or of all tensors in a list of whatever depth."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(size_of, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def _first(value: Any) -> Any:
+    """The first tensor in a list of whatever depth, or None."""
+    while isinstance(value, (list, tuple)):
+        if not value:
+            return None
+        value = value[0]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _carried(op: str, args: Sequence[Any], size: int) -> int:
+    """The bytes of a call: of the larger side of it, on one rank."""
+    if op in _WITHOUT_TENSORS or not args:
+        return 0
+    if op == "all_reduce" or op in _SINGLE or op == "broadcast":
+        return size_of(args[0])
+    if op == "gather":
+        return size * size_of(args[1])
+    if op == "scatter":
+        return size * size_of(args[0])
+    return max(size_of(args[0]), size_of(args[1]))
+
+
+# The methods of ProcessGroup
+
+
+def _traced(op: str, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if here.silent:
+            _count_inner(op, args)
+            return original(self, *args, **kwargs)
+        begun = _begin(self, op, method, args, kwargs)
+        if begun is None:
+            return original(self, *args, **kwargs)
+        try:
+            work = original(self, *args, **kwargs)
+        except BaseException:
+            _fail(begun)
+            raise
+        _go_on(self, op, begun, work)
+        return work
+
+    return call
+
+
+def _blocks(args: Sequence[Any], kwargs: Any) -> bool:
+    """Whether the call returns when it is over; its options say so, the last argument."""
+    options = kwargs.get("opts") or (args[-1] if args else None)
+    return getattr(options, "asyncOp", True) is False
+
+
+_Begun = tuple[Call, bool]
+
+
+@guarded("collectives")
+def _begin(
+    process_group: Any, op: str, method: str, args: Sequence[Any], kwargs: Any
+) -> _Begun | None:
+    calls = calls_of(process_group)
+    group = calls.group
+    tensor = _first(args[0]) if args else None
+    if tensor is None and len(args) > 1:
+        tensor = _first(args[1])
+    nbytes = _carried(op, args, group.size)
+    if op == "all_reduce":
+        blocking = _blocks(args, kwargs)
+        return calls.begin(op, tensor, nbytes, blocking), blocking
+    if op in _PAIRED:
+        peer = None if method == "recv_anysource" else int(args[1])
+        tag = int(args[2] if len(args) > 2 else 0)
+        return _message(calls, op, tensor, nbytes, False, peer, tag, op), False
+    if op == "monitored_barrier":
+        return calls.begin(op, None, 0, True, seq=group.pair(-1, -1)), True
+    blocking, root = _blocks(args, kwargs), None
+    if op in _ROOTED:
+        options = kwargs.get("opts") or args[-1]
+        root = int(getattr(options, "rootRank", kwargs.get("root", 0)))
+    return calls.begin(op, tensor, nbytes, blocking, root), blocking
+
+
+def _message(
+    calls: Calls,
+    op: str,
+    tensor: Any,
+    nbytes: int,
+    blocking: bool,
+    peer: int | None,
+    tag: int,
+    name: str,
+) -> Call:
+    """A send or receive begins; ``peer`` is a rank of the group, None for anyone."""
+    group, mine = calls.group, dist.get_rank()
+    other = -1 if peer is None else group.ranks[peer]
+    seq = group.pair(*((mine, other) if op == "send" else (other, mine)), tag)
+    group.apart()
+    return calls.begin(op, tensor, nbytes, blocking, peer, seq, name)
+
+
+@guarded("collectives")
+def _go_on(process_group: Any, op: str, begun: _Begun, work: Any) -> None:
+    """The method has returned; its work, if any, tells when the call is over."""
+    call, blocking = begun
+    if op in _PAIRED:
+        calls_of(process_group).group.paired()
+    if here.together is not None:
+        here.together.append(call)
+    elif work is None:
+        call.done()
+    elif blocking:
+        if here.call is not None:
+            here.call.done()  # nobody has waited for the one before
+        here.work, here.call = work, call
+    else:
+        later(call, work)
+
+
+@guarded("collectives")
+def _fail(begun: _Begun) -> None:
+    begun[0].done(error=True)
+
+
+@guarded("collectives")
+def _count_inner(op: str, args: Sequence[Any]) -> None:
+    here.inner_bytes += _carried(op, args, 1)
+
+
+# Several calls that the backend makes one of
+
+
+class _All:
+    """Calls that are over together."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
+
+    def wait_begins(self) -> None:
+        for call in self._calls[:1]:
+            call.wait_begins()
+
+    def waited(self, error: bool = False) -> None:
+        for call in self._calls[:1]:
+            call.waited(error)
+        for call in self._calls[1:]:
+            call.done(error)
+
+    def done(self, error: bool = False) -> None:
+        for call in self._calls:
+            call.done(error)
+
+
+def _traced_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _start_coalescing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        here.together = []
+        return original(self, *args, **kwargs)
+
+    return _start_coalescing
+
+
+def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _end_coalescing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        calls, here.together = here.together, None
+        work = original(self, *args, **kwargs)
+        if calls:
+            _end_together(calls, work)
+        return work
+
+    return _end_coalescing
+
+
+@guarded("collectives")
+def _end_together(calls: list[Call], work: Any) -> None:
+    if work is None:
+        _All(calls).done()
+    else:
+        later(_All(calls), work)
+
+
+# Functions that are made of several calls
+
+
+class _Composed:
+    """One of these functions under way."""
+
+    def __init__(self, call: Call, message_in: Group | None) -> None:
+        self.call = call
+        self._message_in = message_in
+
+    @guarded("collectives")
+    def ends(self, error: bool) -> None:
+        if self._message_in is not None:
+            self._message_in.paired()
+        if isinstance(self.call, HostCall) and here.inner_bytes:
+            self.call.carries(here.inner_bytes)
+        self.call.waited(error)
+
+
+def _composed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if here.silent or is_compiling():
+            return original(*args, **kwargs)
+        composed = _compose(name, args, kwargs)
+        if composed is None:
+            return original(*args, **kwargs)
+        here.silent, here.inner_bytes = True, 0
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            here.silent = False
+            composed.ends(error=True)
+            raise
+        here.silent = False
+        composed.ends(error=False)
+        return result
+
+    return call
+
+
+@guarded("collectives")
+def _compose(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> _Composed | None:
+    function = _FUNCTIONS[name]
+    process_group = _argument(args, kwargs, "group", function.group_at)
+    if process_group is None:
+        process_group = dist.distributed_c10d._get_default_group()
+    if dist.get_rank(process_group) < 0:
+        return None
+    calls = calls_of(process_group)
+    peer = function.peer_in(calls.group, args, kwargs)
+    if function.op not in _PAIRED:
+        root = 0 if peer is None and function.peer else peer
+        return _Composed(calls.begin(name, None, 0, True, root), None)
+    tag = int(_argument(args, kwargs, "tag", 3) or 0) if name == function.op else 0
+    payload = args[0] if args else kwargs.get("tensor")
+    tensor = payload if isinstance(payload, torch.Tensor) else None
+    message = _message(calls, function.op, tensor, size_of(payload), True, peer, tag, name)
+    return _Composed(message, calls.group)
+
+
+def _argument(args: Sequence[Any], kwargs: dict[str, Any], name: str, place: int) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
