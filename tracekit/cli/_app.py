@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli import agent, analyze, collect, compact, demo, plugins
+from tracekit.cli import agent, analyze, collect, compact, demo, plugins, run
 
 __all__ = ["app"]
 
@@ -35,5 +35,6 @@ def _program(
     pass
 
 
-for command in (demo, analyze, compact, collect, agent, plugins):
-    app.command(command.__name__.rpartition(".")[2])(command.command)
+for command in (demo, run, analyze, compact, collect, agent, plugins):
+    settings = getattr(command, "settings", {})
+    app.command(command.__name__.rpartition(".")[2], **settings)(command.command)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit.cli._terminal import tell
 from tracekit.errors import MissingDependency, TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.cli._run.target import Target
 
 __all__ = ["main"]
 
@@ -20,9 +23,15 @@ _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``tracekit`` with these arguments, else the process's; returns the exit code."""
+    """Run ``tracekit`` with these arguments, else the process's; returns the exit code.
+
+    With ``run`` this process becomes the script's, and whatever the script raises passes through.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        target = _target(given)
+        if target is None:
+            return _run(given)
     except TracekitError as error:
         return _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader of a pipe, as in `| head`, has seen enough
@@ -32,6 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", _INTERRUPTED)
     except OSError as error:
         return _fail(f"{error.filename or 'tracekit'}: {error.strerror or error}", 2)
+    # Out here, since what a script raises is the script's, and no error of the command line.
+    from tracekit.cli._run.launch import run_target
+
+    return run_target(target)
+
+
+def _target(arguments: list[str]) -> Target | None:
+    """What ``tracekit run`` is to run, read without what the job may not have installed."""
+    if arguments[:1] != ["run"]:
+        return None
+    from tracekit.cli._run.target import parse
+
+    return parse(arguments[1:])
 
 
 def _run(arguments: list[str]) -> int:

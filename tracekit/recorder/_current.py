@@ -34,6 +34,8 @@ __all__ = [
     "set_starter",
     "span",
     "step",
+    "tell_stopped",
+    "when_stopped",
 ]
 
 logger = logging.getLogger("tracekit")
@@ -163,6 +165,23 @@ def remove(recorder: Recorder) -> None:
     if _default is recorder:
         _default = None
     _spans.reset()
+
+
+_when_stopped: list[Callable[[], None]] = []
+
+
+def when_stopped(callback: Callable[[], None]) -> None:
+    """Call ``callback`` once, when the process has stopped recording; for what it then undoes."""
+    _when_stopped.append(callback)
+
+
+def tell_stopped() -> None:
+    """Say that the process has stopped recording; a callback that fails is said, not raised."""
+    try:
+        while _when_stopped:
+            _when_stopped.pop()()
+    except Exception as error:
+        say_once(f"something was left attached: {type(error).__name__}: {error}")
 
 
 def renumber(recorder: Recorder) -> None:

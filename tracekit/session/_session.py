@@ -32,7 +32,7 @@ from tracekit.session._launch import launch_agent
 from tracekit.session._rundir import clock_offset, journal_folder, run_directory
 from tracekit.session._stacks import StackSignal
 
-__all__ = ["Session", "current_session", "start", "stop"]
+__all__ = ["Session", "begin", "current_session", "start", "stop"]
 
 _VERSION = "0.1.0"
 _OPEN_TO_AGREEMENT = ("fresh", "cluster", "launcher_process")
@@ -338,16 +338,15 @@ def start(
     Returns None where ``TRACEKIT_DISABLED`` is set. Raises ``UsageError`` for a rank outside the
     world; trouble with the disk is said once and never raised.
     """
-    session = _begin(
-        Options(run, dir, rank, world_size, agent, quota_bytes, segment_bytes, stall_s)
-    )
+    session = begin(Options(run, dir, rank, world_size, agent, quota_bytes, segment_bytes, stall_s))
     if session is not None and session.identity.assumed:
         say_once(_ASSUMED)
         session.start_agent()
     return session
 
 
-def _begin(options: Options) -> Session | None:
+def begin(options: Options) -> Session | None:
+    """Begin to record without an agent and without a word; the session that runs, or None."""
     global _session
     with _session_lock:
         environment = read_environment()
@@ -371,11 +370,12 @@ def _stop(at_exit: bool) -> None:
         session, _session = _session, None
         if session is not None:
             session.close(at_exit)
+            recorder.tell_stopped()
 
 
 def _starter() -> Recorder | None:
     """How an adapter gets a recorder when the user called no start(); it binds right after."""
-    _begin(Options())
+    begin(Options())
     return recorder.current()
 
 

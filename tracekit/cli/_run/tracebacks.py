@@ -1,0 +1,72 @@
+"""What is printed of an exception that ends the script, without the frames of tracekit.
+
+They lie around the script, since we run it, and in the middle, where a function is traced.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, TracebackType
+
+from tracekit.errors import TracekitError
+
+__all__ = ["hide_ourselves"]
+
+
+def hide_ourselves(outermost: FrameType) -> None:
+    """Let ``sys.excepthook`` see nothing of tracekit; ``outermost`` is the frame above the script.
+
+    To be called when an exception is about to leave the script. The interpreter goes on as it
+    would, so that the hook of the script, exit codes and signals are as without us.
+    """
+    hook = sys.excepthook
+
+    def without_us(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        try:
+            _clean(error, outermost, set())
+            traceback = error.__traceback__
+            sys.last_traceback = traceback
+            sys.excepthook = hook
+        except Exception:
+            pass  # what is shown then has a few lines too many
+        hook(kind, error, traceback)
+
+    sys.excepthook = without_us
+
+
+def _clean(error: BaseException, outermost: FrameType, seen: set[int]) -> None:
+    """Clean an exception, and those that it came from or holds."""
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _without(one.__traceback__, outermost, isinstance(one, TracekitError))
+        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _without(
+    traceback: TracebackType | None, outermost: FrameType, ours: bool
+) -> TracebackType | None:
+    """A traceback from below ``outermost``, without frames of tracekit; ``ours`` keeps those."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        if traceback.tb_frame is outermost:
+            entries.clear()
+        traceback = traceback.tb_next
+    if not ours:
+        entries = [entry for entry in entries if not _is_ours(entry.tb_frame)]
+    kept: TracebackType | None = None
+    for entry in reversed(entries):
+        entry.tb_next = kept
+        kept = entry
+    return kept
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__"))
+    return name == "tracekit" or name.startswith("tracekit.")
