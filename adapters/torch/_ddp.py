@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tracekit.adapters.torch._group import group_of
 
-__all__ = ["Replica", "ddp_around", "replicas_in"]
+__all__ = ["Replica", "ddp_around", "is_compiled", "replicas_in"]
 
 
 def replicas_in(model: torch.nn.Module) -> list[DistributedDataParallel]:
@@ -100,7 +100,7 @@ class Replica:
         """Whether a hook in Python makes the calls, so that each is seen as it is made."""
         return bool(getattr(self._ddp(), "_comm_hooks", None))
 
-    def described(self) -> dict[str, Any]:
+    def described(self, compiled: bool = False) -> dict[str, Any]:
         """How the object is set up, and the all-reduces of a backward in the order they are sent.
 
         Where the forward is compiled DDP's buckets still are what is reduced.
@@ -118,7 +118,7 @@ class Replica:
             "rebuilt": bool(rebuilt),
             "bucket_cap_bytes": logged.get("bucket_cap_bytes"),
             "comm_hook": str(logged.get("comm_hook") or "") or None,
-            "compiled": is_compiled(ddp) or is_compiled(ddp.module),
+            "compiled": compiled or is_compiled(ddp) or is_compiled(ddp.module),
         }
         for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view"):
             found[name] = bool(getattr(ddp, name, False))

@@ -119,7 +119,7 @@ class _TorchAccelerator:
 
     def describe(self) -> dict[str, Any]:
         properties = self._module.get_device_properties(self._device)
-        found = {"name": str(properties.name)}
+        found: dict[str, Any] = {"name": str(properties.name)}
         for name in ("total_memory", "multi_processor_count", "major", "minor"):
             value = getattr(properties, name, None)
             if isinstance(value, int):
@@ -239,6 +239,11 @@ class DeviceClock:
         rec = self._recorder
         where = (rec.step_word, rec.step_id)
         self._pending.append((phase, lane, start, end, seq, nbytes, dict(attributes or {}), *where))
+
+    @property
+    def name(self) -> str:
+        """The device, as ``cuda:0``."""
+        return self._accelerator.name
 
     def forget(self, *marks: Mark | None) -> None:
         """Marks that were not needed: their events are used again."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
 from tracekit import recorder
-from tracekit.adapters.torch._ddp import Replica
 from tracekit.adapters.torch._guard import guarded
 
-__all__ = ["bind_identity", "tell_rank"]
+__all__ = ["bind_identity"]
 
 STORE_BOUND_S = 1.0
 
@@ -51,24 +49,3 @@ def agree(key: str, proposal: str) -> str:
     if answer:
         return answer[0]
     raise errors[0] if errors else TimeoutError(f"no answer in {STORE_BOUND_S} s")
-
-
-@guarded("facts")
-def tell_rank(model: torch.nn.Module, replica: Replica | None) -> None:
-    """Record what is known of this rank's part in the job."""
-    parameters = list(model.parameters())
-    facts: dict[str, object] = {
-        "version": torch.__version__,
-        "device": str(parameters[0].device) if parameters else "cpu",
-        "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
-        "parallel": "ddp" if replica is not None else "none",
-    }
-    if replica is not None:
-        buckets, _ = replica.buckets()
-        facts |= {
-            "backend": dist.get_backend(replica.process_group),
-            "gradient_bytes": replica.gradient_bytes,
-            "buckets": len(buckets) if buckets is not None else None,
-        }
-        replica.group.tell()
-    recorder.fact("torch", facts)

@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from tracekit import recorder
+from tracekit.adapters.torch._batches import Batches
 from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._patch import Watch, patch
 
@@ -19,12 +20,14 @@ _END = object()
 class _Watched:
     """One loader; ``live`` until it is no longer traced, also for iterators under way."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loader: Any, loop: Loop) -> None:
         self.loop = loop
         self.live = True
+        self.batches = Batches(loader, loop)
 
     def stop(self) -> None:
         self.live = False
+        self.batches.stop()
 
 
 _loaders: Watch[_Watched] = Watch()
@@ -37,7 +40,6 @@ def watch_loader(loader: Any, loop: Loop) -> list[Callable[[], None]]:
     """
     if _loaders.get(loader) is not None:
         return []
-    watched = _Watched(loop)
     try:
         undo = [patch(type(loader), "__iter__", _traced_iter)]
     except (TypeError, AttributeError):
@@ -46,6 +48,7 @@ def watch_loader(loader: Any, loop: Loop) -> list[Callable[[], None]]:
             " `with tracekit.span('data_wait', kind='data'):` around what fetches a batch"
         )
         return []
+    watched = _Watched(loader, loop)
     return [*undo, _loaders.add(loader, watched), watched.stop]
 
 
@@ -55,6 +58,7 @@ def _traced_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         watched = _loaders.get(self)
         if watched is None or watched.loop.thread != get_ident():
             return original(self)
+        watched.batches.begins(self)
         return _TracedIterator(watched, watched.loop.wait_for(original, self))
 
     return __iter__
@@ -76,6 +80,10 @@ class _TracedIterator:
         batch = self._watched.loop.wait_for(next, self._inner, _END)
         if batch is _END:
             raise StopIteration
+        batches = self._watched.batches
+        batches.taken += 1
+        if batches.size is None:
+            batches.first(batch)
         return batch
 
     def __len__(self) -> int:

@@ -132,9 +132,7 @@ class Loop:
 
         return stop
 
-    def share(
-        self, watch: Callable[[Loop], list[Callable[[], None]]]
-    ) -> list[Callable[[], None]]:
+    def share(self, watch: Callable[[Loop], list[Callable[[], None]]]) -> list[Callable[[], None]]:
         """Attach what the thread needs once; it ends with the last handle that asked for it."""
         users, undo = self._shared.get(watch) or (0, watch(self))
         self._shared[watch] = users + 1, undo

@@ -16,8 +16,9 @@ from tracekit import recorder
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._loop import OPTIMIZER, Loop
 from tracekit.adapters.torch._patch import Watch, patch
+from tracekit.adapters.torch._rates import watch_rates
 
-__all__ = ["watch_optimizer"]
+__all__ = ["Updates", "updates_of", "watch_optimizer"]
 
 
 def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
@@ -27,8 +28,10 @@ def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
     """
     if _optimizers.get(optimizer) is not None:
         return []
-    watched = _Watched(loop)
+    watched = Updates(loop)
     undo = [_optimizers.add(optimizer, watched)]
+    if hasattr(optimizer, "param_groups"):
+        watched.updated = watch_rates(optimizer, loop, main=loop.stepper is None)
     if loop.stepper is None:
         loop.stepper = watched
         undo.append(watched.stop)
@@ -45,9 +48,21 @@ def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
     return undo
 
 
-class _Watched:
+def updates_of(optimizer: Any) -> Updates | None:
+    """What is known of a traced optimizer's updates."""
+    return _optimizers.get(optimizer)
+
+
+class Updates:
+    """The updates of one traced optimizer."""
+
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
+        self.made = 0
+        self.updated: Callable[[], None] | None = None
+        self.watched: Callable[[], None] | None = None
+        """What a gradient scaler wants to know of the update that it lets the optimizer make."""
+        self.scale: float | None = None
 
     def step(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         loop = self._loop
@@ -55,16 +70,28 @@ class _Watched:
             return call(*args, **kwargs)
         loop.optimizer_begins()
         result = loop.run(OPTIMIZER, call, args, kwargs)
+        self.made += 1
+        if self.updated is not None:
+            self.updated()
+        if self.watched is not None:
+            self.watched()
         if loop.stepper is self:
             loop.optimizer_ends()
         return result
+
+    def skipped(self) -> None:
+        """A gradient scaler left the update out: the step ends as with one."""
+        loop = self._loop
+        loop.optimizer_begins()
+        if loop.stepper is self:
+            loop.optimizer_ends()
 
     def stop(self) -> None:
         if self._loop.stepper is self:
             self._loop.stop_steps()
 
 
-_optimizers: Watch[_Watched] = Watch()
+_optimizers: Watch[Updates] = Watch()
 
 
 def _traced_method(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,9 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 from tracekit import recorder
 from tracekit.adapters.torch._arrivals import Arrivals
 from tracekit.adapters.torch._backward import watch_backward
+from tracekit.adapters.torch._clip import watch_clip
 from tracekit.adapters.torch._collectives import watch_collectives
+from tracekit.adapters.torch._copies import watch_copies
 from tracekit.adapters.torch._ddp import Replica, replicas_in
 from tracekit.adapters.torch._device import DeviceClock, accelerator_of
+from tracekit.adapters.torch._facts import tell_facts, watch_ddp_facts
 from tracekit.adapters.torch._forward import (
     Reduced,
     TracedModel,
@@ -25,12 +28,15 @@ from tracekit.adapters.torch._functional import watch_functional
 from tracekit.adapters.torch._gc import watch_gc
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._hook import dispatch
-from tracekit.adapters.torch._identity import bind_identity, tell_rank
+from tracekit.adapters.torch._identity import bind_identity
 from tracekit.adapters.torch._loader import watch_loader
 from tracekit.adapters.torch._loop import Loop
+from tracekit.adapters.torch._loss import watch_loss
+from tracekit.adapters.torch._memory import watch_memory
 from tracekit.adapters.torch._optimizer import watch_optimizer
 from tracekit.adapters.torch._patch import Watch
-from tracekit.adapters.torch._save import watch_save
+from tracekit.adapters.torch._save import watch_distributed_save, watch_save
+from tracekit.adapters.torch._scaler import watch_scaler
 from tracekit.errors import UsageError
 from tracekit.recorder import Recorder
 
@@ -129,7 +135,15 @@ class Handle:
         self._keep(watch_functional)
         self._keep(watch_gc)
         self._keep(watch_save)
-        tell_rank(model, reduced[0].replica if reduced else None)
+        self._keep(watch_distributed_save, loop)
+        self._keep(watch_scaler)
+        self._keep(watch_clip)
+        self._keep(watch_loss, loop)
+        self._keep(watch_memory, loop)
+        self._keep(watch_copies, loop)
+        self._keep(tell_facts, model, loop)
+        for one in reduced:
+            self._keep(watch_ddp_facts, one.replica, model, loop)
 
     def attach_loop(self, optimizer: Any, loader: Any) -> None:
         """Trace an optimizer and a loader; what is traced already stays as it is."""
@@ -143,7 +157,8 @@ class Handle:
         """The traced model was wrapped in DDP later: trace its gradients from the next step on."""
         bind_identity()
         reduced = self._attach_ddp(ddp)
-        tell_rank(ddp, reduced.replica if reduced is not None else None)
+        if reduced is not None and self._loop is not None:
+            self._keep(watch_ddp_facts, reduced.replica, ddp, self._loop)
 
     def _attach_ddp(self, ddp: DistributedDataParallel) -> Reduced | None:
         loop = self._loop

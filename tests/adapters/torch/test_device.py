@@ -61,6 +61,7 @@ class FakeDevice:
         self.events = 0
         self.captures = False
         self.stuck = False
+        self.allocated = 2 << 20
 
     def event(self) -> Event:
         self.events += 1
@@ -75,6 +76,12 @@ class FakeDevice:
 
     def capturing(self) -> bool:
         return self.captures
+
+    def memory(self) -> tuple[int, int, int] | None:
+        return self.allocated, 3 << 20, 4 << 20
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "made up"}
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_the_example_leaves_a_run(tmp_path: Path) -> None:
         assert run.coverage.skipped == ()
         spans = run.table("spans").to_pylist()
         facts = {fact["name"] for fact in run.table("facts").to_pylist()}
-    assert {"group", "rank", "torch"} <= facts
+    assert {"group", "rank", "versions", "environment", "model", "ddp", "batch_size"} <= facts
     for rank in range(2):
         names = [span["name"] for span in spans if span["rank"] == rank]
         for name in ("forward", "broadcast", "backward", "all_reduce", "optimizer_step"):

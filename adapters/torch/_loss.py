@@ -1,0 +1,52 @@
+"""The loss: what the outermost backward of a micro-step is called on, where it is a number here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._loop import Loop
+
+__all__ = ["watch_loss"]
+
+
+def watch_loss(loop: Loop) -> list[Callable[[], None]]:
+    """Record the event ``loss`` at each backward of a single number on the CPU."""
+    return loop.share(_watch)
+
+
+def _watch(loop: Loop) -> list[Callable[[], None]]:
+    @guarded("loss")
+    def tell(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        scaled, loop.scaled = loop.scaled, None
+        loss = args[0] if args else kwargs.get("tensors")
+        if type(loss) is not torch.Tensor:
+            if not isinstance(loss, (list, tuple)) or len(loss) != 1:
+                return
+            loss = loss[0]
+            if type(loss) is not torch.Tensor:
+                return
+        # On an accelerator reading it would wait for all that was launched before.
+        if not loss.is_cpu or loss.numel() != 1 or not loss.is_floating_point():
+            return
+        if len(args) > 1 and args[1] is not None:
+            return  # a gradient is given: the end of a part of the model, no loss
+        if kwargs.get("gradient") is not None or kwargs.get("grad_tensors") is not None:
+            return
+        value = loss.item()
+        if scaled is not None:
+            result, scale = scaled
+            if result() is not loss:
+                return  # made of a scaled loss, who knows how
+            value /= scale
+        loop.recorder.event("loss", value)
+
+    loop.told_loss = tell
+
+    def stop() -> None:
+        loop.told_loss = None
+
+    return [stop]
