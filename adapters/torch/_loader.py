@@ -12,7 +12,7 @@ from tracekit.adapters.torch._batches import Batches
 from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._patch import Watch, patch
 
-__all__ = ["watch_loader"]
+__all__ = ["watch_loader", "watch_unknown_loaders"]
 
 _END = object()
 
@@ -56,12 +56,61 @@ def _traced_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __iter__(self: Any, /) -> Any:
         watched = _loaders.get(self)
+        if watched is None and _met is not None:
+            evaluating = _met(self)
+            if evaluating is not None:
+                inner = evaluating.wait_for(original, self, evaluates=True)
+                return _EvaluationIterator(evaluating, inner)
+            watched = _loaders.get(self)
         if watched is None or watched.loop.thread != get_ident():
             return original(self)
         watched.batches.begins(self)
         return _TracedIterator(watched, watched.loop.wait_for(original, self))
 
     return __iter__
+
+
+_met: Callable[[Any], Loop | None] | None = None
+
+
+def watch_unknown_loaders(
+    kind: type, met: Callable[[Any], Loop | None]
+) -> list[Callable[[], None]]:
+    """Call ``met`` with each loader of a class that is iterated over and that nobody watches.
+
+    It watches the loader where it trains from it; else it may return the loop that evaluates.
+    """
+    global _met
+    _met = met
+
+    def stop() -> None:
+        global _met
+        _met = None
+
+    return [patch(kind, "__iter__", _traced_iter), stop]
+
+
+class _EvaluationIterator:
+    """An iterator whose ``next`` is a wait of an evaluation; everything else is the inner one's."""
+
+    def __init__(self, loop: Loop, inner: Iterator[Any]) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __iter__(self) -> _EvaluationIterator:
+        return self
+
+    def __next__(self) -> Any:
+        batch = self._loop.wait_for(next, self._inner, _END, evaluates=True)
+        if batch is _END:
+            raise StopIteration
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 class _TracedIterator:

@@ -7,6 +7,8 @@ from threading import get_ident
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from torch import is_grad_enabled
+
 from tracekit import recorder
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase
 from tracekit.adapters.torch._guard import failed, guarded
@@ -35,6 +37,7 @@ class Phase:
 
 
 DATA_WAIT = recorder.span_type("data_wait", "data")
+EVAL_WAIT = recorder.span_type("data_wait", "eval")
 FORWARD = Phase("forward", "forward")
 EVAL = Phase("forward", "eval")
 BACKWARD = Phase("backward", "backward")
@@ -86,6 +89,8 @@ class Loop:
         self.told_loss: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
         self.scaled: tuple[Callable[[], Any], float] | None = None  # a scaled loss, and by what
         self.clip_began = 0
+        self.forwards = False  # whether a forward that trains was seen
+        self.without_forward: Callable[[], None] | None = None  # called at an update when not
         self._updated: list[Callable[[], None]] = []
         self._shared: dict[Any, tuple[int, list[Callable[[], None]]]] = {}
         self._used = False
@@ -184,12 +189,15 @@ class Loop:
         """Whether the thread waits for a batch."""
         return self._waiting
 
-    def wait_for(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call a loader's function as data wait."""
+    def wait_for(self, call: Callable[..., Any], *args: Any, evaluates: bool = False) -> Any:
+        """Call a loader's function as data wait; where gradients are off it evaluates."""
         if self._waiting or get_ident() != self.thread:
             return call(*args)
         self._used = self._waiting = True
         try:
+            if evaluates or not is_grad_enabled():
+                with EVAL_WAIT:
+                    return call(*args)
             self.data_begins()
             with DATA_WAIT:
                 return call(*args)
@@ -237,6 +245,7 @@ class Loop:
 
         A second one in a step shows that steps have micro-steps here.
         """
+        self.forwards = True
         self._open_step()
         self._next_micro_step()
 
@@ -250,6 +259,8 @@ class Loop:
     @guarded("optimizer step")
     def optimizer_begins(self) -> None:
         """The optimizer updates the parameters."""
+        if not self.forwards and self.without_forward is not None:
+            self.without_forward()
         self._open_step()
 
     @guarded("optimizer step")

@@ -40,7 +40,7 @@ from tracekit.adapters.torch._scaler import watch_scaler
 from tracekit.errors import UsageError
 from tracekit.recorder import Recorder
 
-__all__ = ["Handle", "trace"]
+__all__ = ["Handle", "attach", "trace", "when_asked"]
 
 _handles: Watch[Handle] = Watch()
 
@@ -61,6 +61,26 @@ def trace(
     through ``logging`` and never disturbs the training.
     """
     _check(model, optimizer, loader)
+    while _instead:
+        _instead.pop()()
+    return attach(model, optimizer, loader, buckets)
+
+
+_instead: list[Callable[[], None]] = []
+
+
+def when_asked(stop: Callable[[], None]) -> None:
+    """Call ``stop`` once ``trace()`` is called: what somebody traces, nothing traces by itself."""
+    _instead.append(stop)
+
+
+def attach(
+    model: torch.nn.Module,
+    optimizer: Any = None,
+    loader: Iterable[Any] | None = None,
+    buckets: bool = False,
+) -> Handle:
+    """Trace a model, whoever wants it traced."""
     handle = _handles.get(model)
     if handle is not None and not handle.live:
         handle.detach()
@@ -113,6 +133,11 @@ class Handle:
     def live(self) -> bool:
         """Whether something is still recorded through it."""
         return self._loop is not None and not self._loop.recorder.closed
+
+    @property
+    def loop(self) -> Loop | None:
+        """The loop of the training; None where nothing is recorded."""
+        return self._loop
 
     def attach_model(self, model: torch.nn.Module, buckets: bool) -> None:
         """Trace a model and the DDP objects in it."""
