@@ -42,6 +42,16 @@ class Span:
         return self.start + self.duration
 
 
+@dataclass(frozen=True)
+class Event:
+    name: str
+    value: float | None
+    step: int | None
+    micro_step: int | None
+    time: int
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
 class _Chunk:
     def __init__(self, lane: int, epoch: int) -> None:
         self.buffer = memoryview(bytearray(1 << 16))
@@ -97,6 +107,35 @@ class Tape:
         """Every span, in the order of its start."""
         found = [span for chunk in list(self.chunks) for span in self._in_chunk(chunk)]
         return sorted(found, key=lambda span: (span.start, span.id))
+
+    def events(self, name: str | None = None) -> list[Event]:
+        """The events, in the order of their times."""
+        found = [event for chunk in list(self.chunks) for event in self._events_in(chunk)]
+        found = [event for event in found if name is None or event.name == name]
+        return sorted(found, key=lambda event: event.time)
+
+    def _events_in(self, chunk: _Chunk) -> Iterator[Event]:
+        attributes: dict[int, dict[str, Any]] = {}
+        words = chunk.words
+        for slot in range(0, len(words), 8):
+            commit = words[slot + 7]
+            if commit >> 32 != chunk.commit >> 32:
+                return
+            time, number, what, step, id_ = (words[slot + place] for place in range(5))
+            if commit & 63 == RecordType.VALUES:
+                payload = [words[slot + place] for place in range(1, 7)]
+                values = self._values(time & 0xFFFFFF, payload)
+                attributes.setdefault(time >> 24, {}).update(values)
+            elif commit & 63 == RecordType.EVENT:
+                value: float = struct.unpack("d", struct.pack("q", number))[0]
+                yield Event(
+                    name=self.texts[2, what >> NAME_SHIFT & NAME_MASK],
+                    value=value if what & Flag.VALUE else None,
+                    step=(step >> 16) - 1 if step >> 16 else None,
+                    micro_step=(step & 0xFFFF) - 1 if step & 0xFFFF else None,
+                    time=time,
+                    attributes=attributes.pop(id_, {}),
+                )
 
     def _in_chunk(self, chunk: _Chunk) -> Iterator[Span]:
         attributes: dict[int, dict[str, Any]] = {}
