@@ -61,10 +61,13 @@ class Session:
         self._writers: dict[int, tuple[Recorder, JournalWriter, _Place]] = {}
         self._base = Path(options.dir or environment.directory or "runs").absolute()
         self._label = options.run or environment.label
+        self._name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "run"
         parent = environment.parent
         if parent is not None and options.dir is None:
             self._base = Path(str(parent.get("dir", self._base)))
-            self._label = self._label or str(parent.get("label", "run"))
+            self._name = str(parent.get("label", "run"))
+            if parent.get("labelled", True):
+                self._label = self._label or self._name
         self.identity = identity_of(options, environment, self._base)
         self.run_dir: Path = self._base
         self._agent_started = False
@@ -115,9 +118,8 @@ class Session:
                 return None
 
     def _place(self, identity: Identity) -> _Place:
-        default = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "run"
         self.run_dir, self._label_used = run_directory(
-            self._base, self._label, default, identity.uid
+            self._base, self._label, self._name, identity.uid
         )
         attempt_dir = self.run_dir / f"attempt-{identity.attempt:03d}"
         (attempt_dir / "ranks").mkdir(parents=True, exist_ok=True)
@@ -240,6 +242,7 @@ class Session:
                 {
                     "dir": str(self._base),
                     "label": self._label_used,
+                    "labelled": bool(self._label),
                     "uid": self.identity.uid,
                     "attempt": self.identity.attempt,
                     "pid": os.getpid(),
