@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib import import_module
 
 from tracekit import recorder
 from tracekit.adapters._imported import when_imported
+from tracekit.cli._run.children import tell_children
 from tracekit.cli._run.target import Target
 from tracekit.session import Options, Session, begin
 
@@ -26,8 +28,7 @@ def start_recording(target: Target) -> None:
         if session is None:
             return
         session.start_agent()
-        for framework in _FRAMEWORKS:
-            trace_when_imported(framework)
+        trace_imports()
     except Exception as error:
         recorder.say_once(f"nothing is traced by itself: {type(error).__name__}: {error}")
 
@@ -45,10 +46,12 @@ def _name(target: Target) -> str:
     return target.script or str(target.module).rpartition(".")[2]
 
 
-def trace_when_imported(framework: str) -> None:
-    """Trace by itself what is made of a framework, from its import on."""
+def trace_imports() -> None:
+    """Trace by itself what is made of a framework, from its import on, here and in children."""
+    for framework, module in _FRAMEWORKS.items():
+        when_imported(framework, partial(_attach, module))
+    tell_children()
 
-    def attach() -> None:
-        import_module(_FRAMEWORKS[framework]).attach()
 
-    when_imported(framework, attach)
+def _attach(module: str) -> None:
+    import_module(module).attach()

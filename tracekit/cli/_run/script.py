@@ -64,7 +64,7 @@ def run(target: Target) -> int:
 
 def _code(path: str) -> CodeType:
     with io.open_code(path) as file:
-        compiled: CodeType | None = pkgutil.read_code(file)  # type: ignore[attr-defined]
+        compiled: CodeType | None = pkgutil.read_code(file)
     if compiled is not None:
         return compiled
     with io.open_code(path) as file:
