@@ -161,6 +161,8 @@ def end_state(journal: JournalReader, state: Mapping[str, Any] | None = None) ->
         for fact in journal.definitions.facts:
             if fact.name == "exception":
                 seen = {**_object(fact.value), **seen, "state": "exception"}
+            elif fact.name == "exit_code" and seen["state"] == "clean":
+                seen = {"code": json.loads(fact.value), **seen, "state": "exit"}
     return {**seen, "attempt": journal.attempt, "rank": journal.rank, "stem": journal.stem}
 
 

@@ -27,6 +27,7 @@ from tracekit.session._environment import (
     read_environment,
     settings,
 )
+from tracekit.session._exits import before_child_exits, note_exception, note_exit
 from tracekit.session._identity import Identity, Options, identity_of
 from tracekit.session._launch import launch_agent
 from tracekit.session._rundir import clock_offset, journal_folder, run_directory
@@ -249,6 +250,17 @@ class Session:
                 }
             )
 
+    @property
+    def pid(self) -> int:
+        """The process that the session records."""
+        return self._machine.pid
+
+    def note_exit(self, error: BaseException | None) -> None:
+        """Write down what is about to end the process, ``SystemExit`` too."""
+        for made, _, _ in list(self._writers.values()):
+            with contextlib.suppress(Exception):
+                note_exit(made, error)
+
     def close(self, at_exit: bool = False) -> None:
         """Stop recording; what was recorded stays for the agent and for every later command."""
         with self._lock:
@@ -257,7 +269,7 @@ class Session:
             for made, _, _ in self._writers.values():
                 if at_exit:
                     with contextlib.suppress(Exception):
-                        _note_exception(made)
+                        note_exception(made)
                 made.close()
                 recorder.remove(made)
             self._writers.clear()
@@ -276,22 +288,6 @@ def _offset_now() -> int:
         ),
     )
     return best[1]
-
-
-def _note_exception(made: Recorder) -> None:
-    """At exit: say which exception ended the process, as the interpreter keeps it."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if error is None:
-        return
-    frame, traceback = None, error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        frame = f"{code.co_filename}:{traceback.tb_lineno} {code.co_name}"
-        traceback = traceback.tb_next
-    made.fact(
-        "exception",
-        {"type": type(error).__name__, "message": str(error)[:500], "frame": frame},
-    )
 
 
 def _remove_if_empty(place: _Place) -> None:
@@ -356,6 +352,7 @@ def begin(options: Options) -> Session | None:
         if _session is None and not environment.disabled:
             try:
                 _session = Session(options, environment)
+                before_child_exits(_child_exits)
             except OSError as error:
                 where = options.dir or environment.directory or "runs"
                 say_once(f"nothing is recorded: {where}: {error.strerror or error}")
@@ -374,6 +371,13 @@ def _stop(at_exit: bool) -> None:
         if session is not None:
             session.close(at_exit)
             recorder.tell_stopped()
+
+
+def _child_exits(error: BaseException | None) -> None:
+    session = _session
+    if session is not None and os.getpid() == session.pid:
+        session.note_exit(error)
+        _stop(at_exit=False)
 
 
 def _starter() -> Recorder | None:

@@ -18,6 +18,7 @@ from types import CodeType
 
 from tracekit.cli._run.target import Target
 from tracekit.cli._run.tracebacks import hide_ourselves
+from tracekit.session import current_session
 
 __all__ = ["prepare", "run"]
 
@@ -56,7 +57,10 @@ def run(target: Target) -> int:
             loader = SourceFileLoader("__main__", path)
             names.update(__file__=path, __cached__=None, __loader__=loader)
             exec(_code(path), names)
-    except BaseException:
+    except BaseException as error:
+        session = current_session()
+        if session is not None and isinstance(error, SystemExit):
+            session.note_exit(error)
         hide_ourselves(sys._getframe())
         raise
     return 0
