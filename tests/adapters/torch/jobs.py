@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from tests.adapters.torch.tape import Tape, recording
+from tests.adapters.torch.tape import Span, Tape, recording
 from tracekit.adapters.torch import trace
 
 Job = Callable[[int, int], None]
@@ -194,16 +194,28 @@ def train_the_same_with_and_without_tracing(rank: int, ranks: int) -> None:
         for mine, theirs in zip(found, expected, strict=True):
             assert torch.isfinite(theirs).all(), case
             assert torch.equal(mine, theirs), case
-        lanes = {span.lane for span in tape.spans() if span.op == "all_reduce"}
+        lanes = {span.lane for span in tape.spans() if reduces_gradients(span)}
         assert lanes == expected_lanes(case, ranks, lanes), case
         assert tape.open_spans() == [], case
         assert tape.counts.keys() <= {"dropped"}, case  # a gc that begins inside the recorder
 
 
+COUNT_BYTES = 8
+"""What ``Join`` reduces at most, to count the ranks that have inputs and to choose one of them."""
+
+
+def reduces_gradients(span: Span) -> bool:
+    return span.op == "all_reduce" and span.name != "wait" and (span.nbytes or 0) > COUNT_BYTES
+
+
 def expected_lanes(case: Case, ranks: int, lanes: set[str]) -> set[str]:
-    """Buckets lie on their group's lane, unless the hook could not be registered."""
+    """Buckets lie on their group's lane, unless the hook could not be registered.
+
+    The calls of hooks in Python are seen one by one, as they are made.
+    """
     taken = case.hook is not None and case.hook_first
-    if not case.buckets or taken or (case.view and ranks == 3):
+    in_python = case.hook in ("fp16", "powersgd")
+    if not in_python and (not case.buckets or taken or (case.view and ranks == 3)):
         return {"thread:MainThread"}
     return {lane for lane in lanes if lane.startswith("group:")} or {"group:"}
 
@@ -302,7 +314,7 @@ def spans_have_the_shape_of_the_contract(rank: int, ranks: int) -> None:
         assert len([span for span in spans if span.name == "backward"]) == len(forwards)
         reductions = [span for span in spans if span.op == "all_reduce"]
         numbers = [span.seq for span in reductions]
-        assert numbers == list(range(numbers[0] or 0, (numbers[0] or 0) + len(numbers)))
+        assert numbers == sorted({number for number in numbers if number})
         assert {span.group_size for span in reductions} == {ranks}
         assert {span.dtype for span in reductions} == {"float32"}
         [group] = tape.fact("group")

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
-from tracekit.adapters.torch import _device, _trace, trace
+from tracekit.adapters.torch import _calls, _device, _trace, trace
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, accelerator_of
 from tracekit.adapters.torch._guard import failures
 from tracekit.adapters.torch._patch import patched
@@ -203,7 +203,9 @@ def test_phases_on_a_device_are_launches_and_device_spans(
         ("optimizer_step", "optimizer"),
     }
     reductions = [span for span in device if span.op == "all_reduce"]
-    assert [span.seq for span in reductions] == [1, 2, 3, 4, 5]
+    numbers = [span.seq for span in reductions]
+    assert numbers == sorted({number for number in numbers if number})
+    assert len(numbers) == 5
     assert {span.step for span in reductions} == {0, 1, 2, 3, 4}
     steps = {span.step: span for span in spans if span.kind == "step"}
     assert all(span.parent == steps[span.step].id for span in device)
@@ -213,3 +215,33 @@ def test_phases_on_a_device_are_launches_and_device_spans(
         assert {span.lane for span in reductions} == {"stream:fake:0:7"}
         for span in reductions:
             assert span.attributes.get("launch_ns", span.start) <= span.end
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_collective_on_a_device_is_timed_on_its_stream(
+    tape: Tape, time: Time, monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    device, times = device_clock(time)
+    device.name = "meta"
+    monkeypatch.setattr(_calls, "device_clock_of", lambda of: times if times.serves(of) else None)
+    calls = _calls.calls_of(dist.group.WORLD)
+    call = calls.begin("all_reduce", torch.empty(6, device="meta"), 24, blocking)
+    time.now += 5_000_000
+    call.wait_begins()
+    time.now += 1_000_000
+    call.waited()
+    call.done()  # a second end changes nothing
+    dist.destroy_process_group()
+    time.now += 2 * LAG_NS
+    times.poll()
+    spans = {span.name: span for span in tape.spans()}
+    assert set(spans) == ({"all_reduce"} if blocking else {"all_reduce", "wait"})
+    reduce = spans["all_reduce"]
+    assert (reduce.device, reduce.nbytes, reduce.dtype) == (True, 24, "float32")
+    assert reduce.lane == ("stream:meta:7" if blocking else f"group:{reduce.group}")
+    assert reduce.duration == pytest.approx(6_000_000, abs=20_000)
+    if not blocking:
+        wait = spans["wait"]
+        assert (wait.lane, wait.seq, wait.op) == ("stream:meta:7", reduce.seq, "all_reduce")
+        assert wait.duration == pytest.approx(1_000_000, abs=20_000)
