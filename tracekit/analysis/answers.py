@@ -51,10 +51,16 @@ def _lagging(
         return say("lagging.cannot_tell", reason=say(f"reason.{peers.unknown}"))
     if judgement is None or tables is None or steps is None:
         return say("lagging.cannot_tell", reason=say("reason.steps"))
+    step = float(np.median(tables.values["wall"][steps.used].mean(axis=1))) / _MS
+    stage = judgement.stage
+    if stage is not None and all(stage.share > one.share for one in judgement.suspects):
+        key = "stages.one" if len(stage.stages) == 1 else "stages.many"
+        stages = say(key, listed=", ".join(map(str, stage.stages)))
+        cause = say(f"phase_name.{stage.cause}")
+        return say("lagging.stage", stages=stages, cause=cause, ms=stage.imposed / _MS, step=step)
     if not judgement.suspects:
         return say("lagging.nobody")
     worst = judgement.suspects[0]
-    step = float(np.median(tables.values["wall"][steps.used].mean(axis=1))) / _MS
     cause = say(f"phase_name.{worst.cause}")
     ms = worst.imposed / _MS
     key = "lagging.rank" if worst.kind == "rank" else "lagging.sometimes"

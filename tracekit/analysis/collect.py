@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.analysis.options import Options
+from tracekit.analysis.peers import Peers
 from tracekit.analysis.queries import query
-from tracekit.analysis.tables import PER_STEP, Group, Ints, Overview, Tables
+from tracekit.analysis.tables import PER_STEP, Floats, Group, Ints, Overview, Tables
 from tracekit.dataset.engine import Engine
 from tracekit.model import DIRECTION_OF_OP
 
@@ -20,7 +21,9 @@ _SPARSE = 4
 """Numbers of steps may be so many times as many as steps; beyond that they are counted through."""
 
 
-def collect(engine: Engine, seen: Overview, options: Options, absent: int = 0) -> Tables | None:
+def collect(
+    engine: Engine, seen: Overview, options: Options, absent: int = 0, peers: Peers | None = None
+) -> Tables | None:
     """Run the analysis over all steps; None where there are no steps.
 
     Of ``absent`` ranks nothing was recorded: what the others waited for them is not known, so
@@ -28,16 +31,18 @@ def collect(engine: Engine, seen: Overview, options: Options, absent: int = 0) -
     """
     if seen.first_step is None or seen.last_step is None:
         return None
-    _register(engine, seen)
+    if peers is None or peers.unknown:
+        peers = Peers((seen.ranks,))
+    _register(engine, seen, peers)
     engine.view("numbered", query("numbered", attempt=seen.attempt))
     pass_ = _Pass(range(seen.first_step, seen.last_step + 1), None, {})
     sparse = len(pass_.steps) > _SPARSE * (seen.steps + _SPARSE)
     if sparse or _repeats(engine):
         pass_ = _count_through(engine, seen)
-    tables = _Collector(engine, seen, options, absent, pass_).run()
+    tables = _Collector(engine, seen, options, absent, peers, pass_).run()
     if tables is None:  # ranks number their steps differently
         pass_ = replace(pass_, shifts=_shifts(engine, seen))
-        tables = _Collector(engine, seen, options, absent, pass_).run()
+        tables = _Collector(engine, seen, options, absent, peers, pass_).run()
     return tables
 
 
@@ -69,12 +74,16 @@ def _count_through(engine: Engine, seen: Overview) -> _Pass:
     return _Pass(range(len(labels)), labels, {})
 
 
-def _register(engine: Engine, seen: Overview) -> None:
+def _register(engine: Engine, seen: Overview, peers: Peers) -> None:
     directions = {**{op: d.value for op, d in DIRECTION_OF_OP.items()}, "p2p": "pair"}
     engine.register(
         "directions",
         pa.table({"op": [*directions], "direction": [*directions.values()]}),
     )
+    number = {rank: place for place, ranks in enumerate(peers.sets) for rank in ranks}
+    ranks = pa.array([*number], pa.int32())
+    engine.register("peers", pa.table({"rank": ranks, "peers": pa.array([*number.values()])}))
+    engine.register("tied", pa.table({"grp": pa.array(peers.tied, pa.string())}))
     engine.register("devices", pa.table({"rank": pa.array(seen.device_ranks, pa.int32())}))
 
 
@@ -97,10 +106,11 @@ class _Collector:
         seen: Overview,
         options: Options,
         absent: int,
+        peers: Peers,
         numbering: _Pass,
     ) -> None:
         self.engine, self.seen, self.options = engine, seen, options
-        self.absent, self.shifts = absent, numbering.shifts
+        self.absent, self.peers, self.shifts = absent, peers, numbering.shifts
         low = numbering.steps.start - max([0, *self.shifts.values()])
         high = numbering.steps.stop - 1 - min([0, *self.shifts.values()])
         self.first = low if options.first_step is None else max(low, options.first_step)
@@ -120,6 +130,9 @@ class _Collector:
             np.zeros(shape, np.bool_),
             np.zeros(shape, np.int64),
             np.zeros(shape, np.float32),
+            np.zeros(shape, np.float32),
+            None,
+            None,
             None,
             None,
             np.full(shape, np.nan, np.float32),
@@ -212,10 +225,10 @@ class _Collector:
         self._keep("tails")
         return self._sql("partition")
 
-    def _sql(self, name: str) -> pa.Table:
-        return self.engine.sql(self._text(name))
+    def _sql(self, name: str, **more: int) -> pa.Table:
+        return self.engine.sql(self._text(name, **more))
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, **more: int) -> str:
         return query(
             name,
             attempt=self.seen.attempt,
@@ -224,6 +237,7 @@ class _Collector:
             absent=self.absent,
             kernels=bool(self.seen.device_ranks),
             **self.window,
+            **more,
         )
 
     def _signatures(self, rows: pa.Table) -> None:
@@ -250,10 +264,6 @@ class _Collector:
             group.wait += row["wait"]
             group.queue += row["queue"]
             group.transfer += row["transfer"]
-        if len({group for group, _ in self.tables.groups}) > 1:
-            for row in self._sql("members").to_pylist():
-                known = set(self.tables.members.get(row["grp"], ()))
-                self.tables.members[row["grp"]] = tuple(sorted({*known, row["rank"]}))
 
     def _meetings(self) -> None:
         tables = self.tables
@@ -261,15 +271,15 @@ class _Collector:
         self._keep("latest")
         rows = self._sql("imposed")
         where, _ = self._where(rows)
-        np.add.at(tables.imposed, where, rows["imposed"].to_numpy()[self._inside])
-        if any(g.direction not in ("all", None) for g in tables.groups.values()):
-            rows = self._sql("excess")
-            if tables.excess is None or tables.ahead is None:
-                tables.excess = np.zeros_like(tables.imposed)
-                tables.ahead = np.zeros_like(tables.imposed)
-            where, _ = self._where(rows)
-            tables.excess[where] = rows["excess"].to_numpy()[self._inside]
-            tables.ahead[where] = rows["ahead"].to_numpy()[self._inside]
+        for name, values in (("imposed", tables.imposed), ("inside", tables.inside)):
+            np.add.at(values, where, rows[name].to_numpy()[self._inside])
+        several = len({group for group, _ in tables.groups}) > 1
+        if several or any(g.direction not in ("all", None) for g in tables.groups.values()):
+            tables.excess, tables.ahead = self._excess(tables.excess, tables.ahead, units=0)
+        if self.peers.units:
+            tables.unit_excess, tables.unit_ahead = self._excess(
+                tables.unit_excess, tables.unit_ahead, units=1
+            )
         rows = self._sql("last_arrivals")
         where, _ = self._where(rows)
         times = rows["times"].to_numpy()[self._inside]
@@ -281,7 +291,21 @@ class _Collector:
         earliest = tables.begin_ns.max(axis=1, initial=0)[where[0]]
         arrivals[where] = rows["start_ns"].to_numpy()[self._inside] - earliest
         steps = np.unique(where[0])
-        tables.lateness[steps] = _lateness(arrivals[steps])
+        for ranks in self.peers.sets:
+            among = np.ix_(steps, np.array([self.place[rank] for rank in ranks]))
+            tables.lateness[among] = _lateness(arrivals[among])
+
+    def _excess(
+        self, excess: Floats | None, ahead: Floats | None, units: int
+    ) -> tuple[Floats, Floats]:
+        """Add what this window tells of own work beside that of the peers."""
+        if excess is None or ahead is None:
+            excess, ahead = (np.zeros_like(self.tables.imposed) for _ in range(2))
+        rows = self._sql("excess", units=units)
+        where, _ = self._where(rows)
+        excess[where] = rows["excess"].to_numpy()[self._inside]
+        ahead[where] = rows["ahead"].to_numpy()[self._inside]
+        return excess, ahead
 
 
 def _disagree(signatures: pa.Table) -> bool:

@@ -11,6 +11,9 @@ from tracekit.dataset.engine import Engine
 
 __all__ = ["Facts", "RankFacts", "read_facts"]
 
+_BY_TRUST = ("", "groups", "group_names", "deepspeed", "megatron", "device_mesh", "user")
+"""Where a role may come from; of several, the last one here counts."""
+
 
 @dataclass(slots=True)
 class RankFacts:
@@ -27,6 +30,9 @@ class RankFacts:
     heartbeat_ns: int | None = None
     last_seq: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Last enqueued and last completed sequence of each group."""
+    role: dict[str, int] = field(default_factory=dict)
+    """Its coordinates in the parallel groups, as somebody told them."""
+    role_source: str = ""
     dropped: int = 0
     batch: float | None = None
 
@@ -84,7 +90,11 @@ def _take(found: Facts, row: Mapping[str, Any], value: Any) -> None:
 def _take_object(
     found: Facts, of: RankFacts, name: str, value: dict[str, Any], time_ns: int | None
 ) -> None:
-    if name == "rank":
+    if name == "role":
+        _take_role(of, value, str(value.get("source") or ""))
+    elif name == "rank":
+        if isinstance(value.get("role"), dict):
+            _take_role(of, value["role"], "user")
         of.identities += 1
         of.identity = {**value, **of.identity}
         of.host = str(value.get("host") or of.host)
@@ -104,3 +114,10 @@ def _take_object(
         of.last_seq[str(value.get("group"))] = (int(enqueued or 0), int(completed or 0))
     elif name == "dropped":
         of.dropped += int(value.get("spans") or 0)
+
+
+def _take_role(of: RankFacts, told: Mapping[str, Any], source: str) -> None:
+    place = {name: at for name, at in told.items() if isinstance(at, int)}
+    trust = [_BY_TRUST.index(s) if s in _BY_TRUST else 0 for s in (source, of.role_source)]
+    if place and trust[0] >= trust[1]:
+        of.role, of.role_source = place, source

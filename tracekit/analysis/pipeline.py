@@ -26,7 +26,8 @@ from tracekit.analysis.summaries import (
     what_if,
 )
 from tracekit.analysis.tables import Overview, Tables, overview
-from tracekit.analysis.verdicts import straggler_findings, straggler_summary
+from tracekit.analysis.traffic import read_traffic
+from tracekit.analysis.verdicts import straggler_findings, straggler_summaries
 from tracekit.dataset.coverage import Coverage
 from tracekit.dataset.engine import Engine
 from tracekit.findings import Certainty, Finding, Severity, say
@@ -61,10 +62,11 @@ def analyze(
     covered = _covered(coverage or Coverage(), seen.attempt)
     facts = read_facts(engine, seen.attempt)
     absent = max(0, facts.world_size - len(seen.ranks))
-    tables = collect(engine, seen, options, absent)
+    clock = _clock(seen, facts)
+    known = find_peers(seen.ranks, read_traffic(engine, seen, facts), facts, clock.aligned)
+    tables = collect(engine, seen, options, absent, known)
     steps = choose_steps(tables, options) if tables is not None else None
     run = _run(seen, facts, tables, steps)
-    clock = _clock(seen, facts)
     ends = read_ends(engine, seen, facts)
     times = step_times(tables, steps) if tables is not None and steps is not None else None
     median_ns = times.median * 1e6 if times is not None else None
@@ -72,7 +74,7 @@ def analyze(
     shares, judgement, peers = None, None, None
     findings = list(mortem.findings)
     if tables is not None and steps is not None and len(steps.used):
-        peers = find_peers(tables, facts, clock.aligned)
+        peers = known
         shares = shares_of(tables, steps)
         error_ns = (clock.error_us or 0.0) * 1e3
         judgement = judge(tables, steps, peers, options, error_ns)
@@ -83,13 +85,13 @@ def analyze(
             )
         findings += _undecided(peers, tables)
         suspects = judgement.suspects if judgement is not None else ()
-        told = share_findings(shares, suspects, tables, facts, run, step_ms, options, where)
+        stage = judgement.stage if judgement is not None else None
+        told = share_findings(shares, suspects, stage, tables, facts, run, step_ms, options, where)
         findings += [_aside(finding) if mortem.symptom else finding for finding in told]
     findings += clock_findings(clock)
     findings += gap_findings(covered, run, tables, steps, where)
     findings.sort(key=lambda finding: -finding.severity.weight)
     symptom = mortem.symptom or _symptom(findings)
-    stragglers = judgement.suspects if judgement is not None else ()
     return Analysis(
         symptom,
         _phase(mortem, ends, tables, steps),
@@ -101,7 +103,7 @@ def analyze(
         samples_per_second(facts, times),
         shares,
         rank_summaries(seen.ranks, facts, tables, steps, judgement),
-        tuple(straggler_summary(suspect) for suspect in stragglers),
+        straggler_summaries(judgement),
         what_if(tables, steps, judgement, peers),
         summarize_collectives(tables, facts) if tables is not None else (),
         tuple(findings),

@@ -9,6 +9,7 @@ from tracekit.analysis.deaths import ranks_words
 from tracekit.analysis.facts import Facts
 from tracekit.analysis.judge import Suspect
 from tracekit.analysis.options import Options
+from tracekit.analysis.stages import StageVerdict
 from tracekit.analysis.tables import Tables
 from tracekit.findings import Certainty, Finding, Severity, say
 from tracekit.findings.result import RunSummary, Shares
@@ -21,6 +22,7 @@ _MS = 1e6
 def share_findings(
     shares: Shares,
     suspects: Sequence[Suspect],
+    stage: StageVerdict | None,
     tables: Tables,
     facts: Facts,
     run: RunSummary,
@@ -35,7 +37,7 @@ def share_findings(
     if run.used_steps < options.shares_steps:
         return
     found = [
-        _communication(shares, suspects, tables, facts, options, where),
+        _communication(shares, suspects, stage, tables, facts, options, where),
         _data(shares, suspects, tables, options, step_ms),
     ]
     evidence = {
@@ -58,6 +60,7 @@ def share_findings(
 def _communication(
     shares: Shares,
     suspects: Sequence[Suspect],
+    stage: StageVerdict | None,
     tables: Tables,
     facts: Facts,
     options: Options,
@@ -70,11 +73,15 @@ def _communication(
     part = max(("wait", "queue", "transfer"), key=lambda name: getattr(shares, name))
     others = 1 - 1 / len(tables.ranks)
     rest = share - others * sum(suspect.share for suspect in suspects if "peer" in suspect.rules)
+    named = [rank for suspect in suspects for rank in suspect.ranks]
+    if stage is not None:
+        rest -= (1 - len(stage.ranks) / len(tables.ranks)) * stage.share
+        named += [rank for rank in stage.ranks if rank not in named]
     crowd = crowded(tables.ranks, facts)
     values = {"percent": 100 * share, "utilization": 100 * (shares.utilization or 0.0)}
-    if suspects and rest < options.communication_warning:
-        named = ranks_words([suspect.rank for suspect in suspects])
-        severity, title = Severity.INFO, say("comm.share.explained", ranks=named, **values)
+    if named and rest < options.communication_warning:
+        explained = say("comm.share.explained", ranks=ranks_words(named), **values)
+        severity, title = Severity.INFO, explained
         advice: tuple[str, ...] = ()
     else:
         key = "comm.share" if share >= options.communication_warning else "comm.share.utilization"

@@ -93,10 +93,15 @@ class Tables:
     begin_ns: Ints
     imposed: Floats
     """What each rank alone cost the others, by arrivals."""
+    inside: Floats
+    """The part of it in groups that tie ranks to one unit."""
     excess: Floats | None
     """How much longer than its peers each rank itself worked; None where all waits are meetings."""
     ahead: Floats | None
     """The same with its sign: negative where a rank worked less."""
+    unit_excess: Floats | None
+    """How much longer than its peers' the unit of a rank worked, waits inside included."""
+    unit_ahead: Floats | None
     lateness: Floats
     """Own arrival minus the median of the others', at the step's most waited-for meeting."""
     last: Ints
@@ -112,7 +117,6 @@ class Tables:
     """Totals are known for steps that this divides."""
     shifts: dict[int, int] = field(default_factory=dict)
     groups: dict[tuple[str, str], Group] = field(default_factory=dict)
-    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def overview(engine: Engine) -> Overview | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracekit.analysis.deaths import ranks_words
 from tracekit.analysis.facts import Facts
 from tracekit.analysis.judge import Judgement, Suspect
 from tracekit.analysis.options import Options
+from tracekit.analysis.stages import StageVerdict
 from tracekit.analysis.tables import Ints, Tables
 from tracekit.findings import Certainty, Finding, Severity, say
 from tracekit.findings.result import RunSummary, StragglerSummary
 
-__all__ = ["straggler_findings", "straggler_summary"]
+__all__ = ["straggler_findings", "straggler_summaries"]
 
 _MS = 1e6
 _ADVICE = {
@@ -34,7 +36,9 @@ def straggler_findings(
     options: Options,
     where: str,
 ) -> Iterator[Finding]:
-    """One finding for each slow rank, and one where the work itself is uneven."""
+    """One finding for each slow rank or stage, and one where the work itself is uneven."""
+    if judgement.stage is not None:
+        yield _stage(judgement.stage, tables, run, step_ms, options, where)
     for suspect in judgement.suspects:
         yield _straggler(suspect, tables, facts, run, step_ms, options, where)
     if judgement.imbalance is not None:
@@ -64,7 +68,13 @@ def _straggler(
     mean_ms = suspect.imposed / _MS
     cause = say(f"cause.{suspect.cause}", ms=suspect.excess.get(suspect.cause, 0.0) / _MS)
     percent = 100 * suspect.share
-    if suspect.kind == "intermittent":
+    if len(suspect.ranks) > 1:
+        title = say(
+            "straggler.unit", ranks=ranks_words(suspect.ranks), ms=mean_ms, percent=percent,
+            count=len(suspect.places), steps=_steps_of(suspect, run),
+            phase=say(f"phase.{suspect.cause}"),
+        )  # fmt: skip
+    elif suspect.kind == "intermittent":
         each = float(mean_ms * _steps_of(suspect, run) / max(1, len(suspect.places)))
         title = say(
             "straggler.intermittent", rank=suspect.rank, count=len(suspect.places),
@@ -87,7 +97,7 @@ def _straggler(
         _severity(suspect, run, options),
         Certainty.LIKELY if suspect.confirmed else Certainty.CANNOT_TELL,
         title,
-        ranks=(suspect.rank,),
+        ranks=suspect.ranks,
         steps=(first, last),
         lost_ms=mean_ms * _steps_of(suspect, run),
         evidence={
@@ -138,8 +148,84 @@ def _advice(suspect: Suspect, facts: Facts, where: str, first: int, last: int) -
     return tuple(words)
 
 
-def straggler_summary(suspect: Suspect) -> StragglerSummary:
+def _stage(
+    stage: StageVerdict,
+    tables: Tables,
+    run: RunSummary,
+    step_ms: float,
+    options: Options,
+    where: str,
+) -> Finding:
+    first, last = _span(tables.labels[stage.places])
+    numbers = ", ".join(map(str, stage.stages))
+    title = say(
+        "straggler.stage" if stage.confirmed else "straggler.stage.unsure",
+        stages=say("stages.one" if len(stage.stages) == 1 else "stages.many", listed=numbers),
+        of=stage.of,
+        ranks=ranks_words(stage.ranks),
+        ms=stage.share * step_ms,
+        percent=100 * stage.share,
+        steps=run.used_steps,
+        cause=say(f"phase_name.{stage.cause}"),
+    )
+    critical = (
+        stage.confirmed
+        and run.used_steps >= options.critical_steps
+        and stage.share >= options.straggler_critical
+    )
+    return Finding(
+        "straggler.stage",
+        Severity.CRITICAL if critical else Severity.WARNING,
+        Certainty.LIKELY if stage.confirmed else Certainty.CANNOT_TELL,
+        title,
+        ranks=stage.ranks,
+        steps=(first, last),
+        lost_ms=stage.imposed / _MS * run.used_steps,
+        evidence={
+            "stages": list(stage.stages),
+            "own_work_ms": [round(own / _MS, 3) for own in stage.own],
+            "share_of_step": round(stage.share, 4),
+            "late_steps": len(stage.places),
+            "steps": run.used_steps,
+            "excess_ms": {k: round(v / _MS, 3) for k, v in stage.excess.items() if v},
+            "median_step_ms": round(step_ms, 3),
+        },
+        advice=(
+            say("advice.stage"),
+            say("advice.stage.hosts"),
+            *((say("advice.more_steps"),) if not stage.confirmed else ()),
+        ),
+        rules=("peer",),
+        imposed_wait_ms=stage.imposed / _MS,
+        p=stage.p,
+        cause=stage.cause,
+    )
+
+
+def straggler_summaries(judgement: Judgement | None) -> tuple[StragglerSummary, ...]:
     """The same for the list of stragglers."""
+    if judgement is None:
+        return ()
+    stages = [_stage_summary(judgement.stage)] if judgement.stage is not None else []
+    return (*stages, *map(_summary, judgement.suspects))
+
+
+def _stage_summary(stage: StageVerdict) -> StragglerSummary:
+    return StragglerSummary(
+        stage.ranks[0],
+        "stage",
+        stage.cause,
+        stage.share,
+        stage.imposed / _MS,
+        ("peer",),
+        stage.p,
+        (Certainty.LIKELY if stage.confirmed else Certainty.CANNOT_TELL).value,
+        {phase: ns / _MS for phase, ns in stage.excess.items()},
+        stage.ranks,
+    )
+
+
+def _summary(suspect: Suspect) -> StragglerSummary:
     return StragglerSummary(
         suspect.rank,
         suspect.kind,
@@ -150,6 +236,7 @@ def straggler_summary(suspect: Suspect) -> StragglerSummary:
         suspect.p,
         (Certainty.LIKELY if suspect.confirmed else Certainty.CANNOT_TELL).value,
         {phase: ns / _MS for phase, ns in suspect.excess.items()},
+        suspect.ranks,
     )
 
 

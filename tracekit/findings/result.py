@@ -141,6 +141,8 @@ class StragglerSummary:
     certainty: str
     excess_ms: Mapping[str, float] = field(default_factory=dict)
     """By how much each phase takes longer than on the rank's peers."""
+    ranks: tuple[int, ...] = ()
+    """All ranks it is about: of a stage, or late together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,20 @@ WORDS: Mapping[str, str] = {
         "rank {rank} is late in {count} of {steps} steps, {each:.1f} ms each time"
         " ({percent:.0f} % of all time): {cause}"
     ),
+    "straggler.unit": _(
+        "{ranks}, which wait for each other in every layer, make the others wait {ms:.1f} ms a"
+        " step ({percent:.0f} %), late in {count} of {steps} steps: {phase}"
+    ),
+    "straggler.stage": _(
+        "pipeline {stages} of {of} ({ranks}) has {ms:.1f} ms more work in every step than any other"
+        " ({percent:.0f} %), in {cause}"
+    ),
+    "straggler.stage.unsure": _(
+        "pipeline {stages} of {of} ({ranks}) had {ms:.1f} ms more work a step than any other"
+        " ({percent:.0f} %), but {steps} steps are too few to be sure: {cause}"
+    ),
+    "stages.one": _("stage {listed}"),
+    "stages.many": _("stages {listed}"),
     "straggler.data_imbalance": _(
         "every rank's work varies by itself, forward and backward alike: {percent:.0f} % of the"
         " step is waiting for whoever got the most"
@@ -131,6 +145,7 @@ WORDS: Mapping[str, str] = {
     "cause.gc": _("its garbage collector stops it for {ms:.1f} ms longer than its peers'"),
     "cause.other": _("it spends {ms:.1f} ms more than its peers outside of all phases"),
     "cause.unknown": _("no single phase explains it"),
+    "verdict.stage": _("stage: {cause}"),
     "phase.data": _("data"),
     "phase.forward": _("forward"),
     "phase.backward": _("backward"),
@@ -175,6 +190,12 @@ WORDS: Mapping[str, str] = {
     ),
     "advice.imbalance": _(
         "give ranks batches of equal work: bucket by length, or bound the tokens of a batch"
+    ),
+    "advice.stage": _(
+        "give this stage fewer layers, or more of its work (embedding, head, input) to the others"
+    ),
+    "advice.stage.hosts": _(
+        "if its layers are no more than the others', look for what its hosts have in common"
     ),
     "advice.more_steps": _("record more steps: some 50 after warm-up decide it"),
     "advice.roles": _(
@@ -225,6 +246,7 @@ WORDS: Mapping[str, str] = {
     # Answers to the four questions (the fourth compares runs)
     "lagging.nobody": _("nobody: no rank makes the others wait step after step"),
     "lagging.rank": _("rank {rank}, in {cause}: {ms:.1f} ms of {step:.1f} ms a step"),
+    "lagging.stage": _("{stages} of the pipeline, in {cause}: {ms:.1f} ms of {step:.1f} ms a step"),
     "lagging.sometimes": _("rank {rank} now and then, in {cause}: {ms:.1f} ms in a mean step"),
     "lagging.cannot_tell": _("cannot tell: {reason}"),
     "lagging.hang": _("rank {rank}, which never came to {call}"),

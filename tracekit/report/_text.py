@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.findings import Finding, Severity, say, translator
+from tracekit.findings import Finding, Severity, Words, say, translator
 from tracekit.findings.result import Analysis, CollectiveSummary, RankSummary
 
 __all__ = ["text"]
@@ -167,7 +167,11 @@ def _ranks(analysis: Analysis, translate: Translate) -> RenderableType:
         left = name == "host"
         table.add_column(translate(say(f"column.{name}")), justify="left" if left else "right")
     table.add_column("", style="bold")
-    causes = {one.rank: one.cause for one in analysis.stragglers}
+    causes: dict[int, Words] = {}
+    for one in analysis.stragglers:
+        cause = say(f"phase.{one.cause}")
+        verdict = say("verdict.stage", cause=cause) if one.kind == "stage" else cause
+        causes |= {rank: verdict for rank in one.ranks or (one.rank,) if rank not in causes}
     shown = _chosen(analysis.ranks, causes)
     for rank in shown:
         cells = [str(rank.rank), *([rank.host] if several_hosts else [])]
@@ -180,8 +184,8 @@ def _ranks(analysis: Analysis, translate: Translate) -> RenderableType:
                 _number(rank.imposed_wait_ms),
                 _number(rank.wait_ms),
             ]
-        verdict = causes.get(rank.rank)
-        cells.append("" if verdict is None else f"◀ {translate(say(f'phase.{verdict}'))}")
+        named = causes.get(rank.rank)
+        cells.append("" if named is None else f"◀ {translate(named)}")
         table.add_row(*cells)
     hidden = len(analysis.ranks) - len(shown)
     if not hidden:

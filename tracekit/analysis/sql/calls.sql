@@ -1,7 +1,7 @@
 -- The collectives of the window and of two steps before it, numbered: when the members arrived,
 -- and for what each had to wait; of :absent ranks nothing was recorded. ready_ns is for ordinary
 -- members, root_ready_ns for the root; NULL where this member waits for nobody, or where members
--- are missing and nothing can be timed.
+-- are missing and nothing can be timed. To wait for a call is no call of its own.
 WITH members AS (
   SELECT
     collective_group AS grp,
@@ -15,7 +15,8 @@ WITH members AS (
     rank, step, start_ns, end_ns, is_open, sent_before, collective_bytes, group_size, peer_rank,
     CASE WHEN collective_op = 'send' OR rank = peer_rank THEN start_ns END AS root_ns
   FROM timeline
-  WHERE kind = 'comm' AND collective_seq IS NOT NULL AND collective_group IS NOT NULL
+  WHERE kind = 'comm' AND is_wait = 0
+    AND collective_seq IS NOT NULL AND collective_group IS NOT NULL
     AND step BETWEEN :first - 2 AND :last
 ),
 met AS (
@@ -59,7 +60,7 @@ SELECT
     WHEN m.members + :absent >= m.group_size AND d.direction IN ('all', 'to_root') THEN m.last_ns
   END AS root_ready_ns,
   MAX(m.end_ns) OVER (
-    PARTITION BY m.grp ORDER BY m.last_ns NULLS LAST, m.seq NULLS LAST, m.op NULLS LAST
+    PARTITION BY m.grp, m.pair ORDER BY m.last_ns NULLS LAST, m.seq NULLS LAST, m.op NULLS LAST
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS previous_end_ns
 FROM met m

@@ -11,7 +11,8 @@ SELECT
   l.rank,
   h.step,
   l.kind, l.lane, l.span_id, l.parent_id, l.start_ns, l.end_ns, l.sent_before, l.blocking,
-  l.is_open, l.collective_op, l.collective_group, l.collective_seq, l.collective_bytes, l.group_size, l.peer_rank
+  l.is_wait, l.is_open, l.collective_op, l.collective_group, l.collective_seq,
+  l.collective_bytes, l.group_size, l.peer_rank
 FROM leaving l
 JOIN steps h ON h.rank = l.rank
 WHERE h.begin_ns < l.end_ns AND h.end_ns > l.start_ns

@@ -28,7 +28,7 @@ sums AS (
     SELECT call, grp, op FROM timed WHERE direction <> 'all' OR first_end_ns < service_ns
   ) odd
     ON odd.call = w.call
-  WHERE w.call_step = w.step
+  WHERE w.call_step = w.step AND w.is_wait = 0
 )
 SELECT
   grp,

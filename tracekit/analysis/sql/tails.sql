@@ -1,16 +1,19 @@
 -- The end of each backward that sends buckets in the background: from when the last bucket was
 -- ready (start_ns) to its return the rank does nothing but wait for them. It is known by the
--- last of these collectives. A backward is clean when nothing but its buckets happens before
+-- last of these collectives. Those that a thread waited for by itself have spans for that and
+-- make no tail. A backward is clean when nothing but its buckets happens before
 -- that: no other phase and no blocking communication.
 WITH children AS (
   SELECT
-    rank, step, parent_id,
-    MAX(CASE WHEN blocking = 0 THEN start_ns END) AS ready_ns,
-    MAX(CASE WHEN blocking = 0 THEN call END) AS call,
-    MIN(CASE WHEN blocking = 1 THEN start_ns END) AS first_block_ns,
-    MAX(CASE WHEN blocking = 1 THEN end_ns END) AS last_block_ns
-  FROM flights
-  GROUP BY rank, step, parent_id
+    f.rank, f.step, f.parent_id,
+    MAX(CASE WHEN f.blocking = 0 AND w.call IS NULL THEN f.start_ns END) AS ready_ns,
+    MAX(CASE WHEN f.blocking = 0 AND w.call IS NULL THEN f.call END) AS call,
+    MIN(CASE WHEN f.blocking = 1 THEN f.start_ns END) AS first_block_ns,
+    MAX(CASE WHEN f.blocking = 1 THEN f.end_ns END) AS last_block_ns
+  FROM flights f
+  LEFT JOIN (SELECT rank, call FROM flights WHERE is_wait = 1 GROUP BY rank, call) w
+    ON w.rank = f.rank AND w.call = f.call
+  GROUP BY f.rank, f.step, f.parent_id
 ),
 blocks AS (
   SELECT rank, step, MIN(first_block_ns) AS first_ns, MAX(last_block_ns) AS last_ns

@@ -10,6 +10,7 @@ SELECT
     WHEN s.lane LIKE 'stream:%' AND :kernels = 1 THEN 0
     ELSE 1
   END AS blocking,
+  CASE WHEN s.kind = 'comm' AND s.name = 'wait' THEN 1 ELSE 0 END AS is_wait,
   s.is_open, s.collective_op, s.collective_group, s.collective_seq, s.collective_bytes,
   s.group_size, s.peer_rank
 FROM numbered s

@@ -2,7 +2,7 @@
 -- communicator (service_ns). What is left until end_ns is transfer.
 WITH waiting AS (
   SELECT
-    f.rank, f.step, f.parent_id, f.start_ns, f.end_ns, f.blocking, f.call,
+    f.rank, f.step, f.parent_id, f.start_ns, f.end_ns, f.blocking, f.is_wait, f.call,
     c.complete, c.direction, c.step AS call_step, c.previous_end_ns,
     GREATEST(
       f.start_ns,
@@ -15,7 +15,7 @@ WITH waiting AS (
   LEFT JOIN calls c ON c.call = f.call
 )
 SELECT
-  rank, step, parent_id, start_ns, end_ns, blocking, call, complete, direction, call_step,
-  ready_ns,
+  rank, step, parent_id, start_ns, end_ns, blocking, is_wait, call, complete, direction,
+  call_step, ready_ns,
   GREATEST(ready_ns, LEAST(end_ns, COALESCE(previous_end_ns, ready_ns))) AS service_ns
 FROM waiting

@@ -1,0 +1,89 @@
+"""Who communicates with whom, and how: what roles follow from where nobody tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tracekit.analysis.facts import Facts
+from tracekit.analysis.queries import query
+from tracekit.analysis.tables import Overview
+from tracekit.dataset.engine import Engine
+
+__all__ = ["Channel", "Link", "Traffic", "read_traffic"]
+
+_SKIPPED, _SAMPLED = 3, 8
+"""Steps before those in which the places of calls are looked at, and how many these are."""
+_MESSAGES = ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One operation of one group on one rank."""
+
+    rank: int
+    group: str
+    op: str
+    calls: int
+    bytes: float
+    group_size: int
+    in_forward: bool
+    in_backward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one rank does with another that it sends to or receives from."""
+
+    rank: int
+    peer: int
+    sends_first: bool
+    """It sends before it gets anything, in each step."""
+    gets_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """All communication inside of steps."""
+
+    channels: tuple[Channel, ...] = ()
+    links: tuple[Link, ...] = ()
+    told: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The members of groups, as they were recorded."""
+    ranks: tuple[int, ...] = ()
+    steps: int = 0
+
+    def members(self) -> dict[str, tuple[int, ...]]:
+        """Which of the recorded ranks are in each group that collectives ran in."""
+        seen: dict[str, set[int]] = {}
+        for channel in self.channels:
+            if channel.op not in _MESSAGES:
+                seen.setdefault(channel.group, set()).add(channel.rank)
+        here = set(self.ranks)
+        return {
+            group: tuple(sorted(here & set(self.told[group]) if self.told.get(group) else ranks))
+            for group, ranks in sorted(seen.items())
+        }
+
+
+def read_traffic(engine: Engine, seen: Overview, facts: Facts) -> Traffic:
+    """Look at the communication of the attempt."""
+    first = (seen.first_step or 0) + min(_SKIPPED, seen.steps // 2)
+    where = {"attempt": seen.attempt, "first": first, "last": first + _SAMPLED - 1}
+    channels = tuple(
+        Channel(
+            row["rank"], row["grp"], row["op"], row["calls"], row["bytes"],
+            row["group_size"] or 0, row["in_forward"] > 0, row["in_backward"] > 0,
+        )
+        for row in engine.sql(query("channels", **where)).to_pylist()
+    )  # fmt: skip
+    links: tuple[Link, ...] = ()
+    if any(channel.op in _MESSAGES for channel in channels):
+        links = tuple(
+            Link(
+                row["rank"], row["peer"],
+                row["sends_first"] == row["steps"], row["gets_first"] == row["steps"],
+            )
+            for row in engine.sql(query("messages", **where)).to_pylist()
+        )  # fmt: skip
+    return Traffic(channels, links, facts.groups, seen.ranks, seen.steps)
