@@ -53,11 +53,12 @@ class TracedModel:
 
         One inside a backward computes activations anew that were not kept: part of the backward.
         """
-        if self.loop.is_inside(BACKWARD):
+        loop = self.loop
+        if loop.is_inside(BACKWARD):
             return call(model, *args, **kw)
         self._before(model)
-        phase = FORWARD if torch.is_grad_enabled() else EVAL
-        result = self.loop.run(phase, call, (model, *args), kw)
+        phase = FORWARD if torch.is_grad_enabled() or loop.is_inside(FORWARD) else EVAL
+        result = loop.run(phase, call, (model, *args), kw)
         self._after()
         return result
 
