@@ -12,12 +12,7 @@ from tracekit.errors import UsageError
 
 __all__ = ["command", "settings"]
 
-settings = {
-    "allow_extra_args": True,
-    "allow_interspersed_args": False,
-    "ignore_unknown_options": True,
-    "options_metavar": "[OPTIONS] [-m]",
-}
+settings = {"context_settings": {"allow_extra_args": True, "allow_interspersed_args": False}}
 
 
 def command(
