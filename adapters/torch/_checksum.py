@@ -11,7 +11,7 @@ import torch
 
 __all__ = ["checksum"]
 
-MOST_PARAMETERS = 256
+MOST_PARAMETERS = 96
 OF_EACH = 64
 SMALL = 1 << 16
 

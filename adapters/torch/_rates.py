@@ -43,8 +43,9 @@ class _Rates:
         self._recorder = loop.recorder
         self._attributes = attributes
         self._seen: list[Any] = []
+        self._groups = 0
         self._rates: list[float] = []
-        self._tensors = False
+        self._may_change_unseen = True
         self._told = False
 
     @guarded("facts of the optimizer")
@@ -64,28 +65,29 @@ class _Rates:
         optimizer = self._optimizer()
         if optimizer is None:
             return
-        seen, groups = self._seen, optimizer.param_groups
-        if not self._tensors and self._told and len(seen) == min(len(groups), MOST_GROUPS):
-            # A float that is still the same object has not changed.
-            for before, group in zip(seen, groups, strict=False):
-                if group["lr"] is not before:
-                    break
-            else:
+        groups = optimizer.param_groups
+        for seen, group in zip(self._seen, groups):  # noqa: B905  (the others are not looked at)
+            if group["lr"] is not seen:
+                break
+        else:  # a number that is still the same object has not changed
+            if not self._may_change_unseen and len(groups) == self._groups:
                 return
         before = self._rates
+        told, self._told = self._told, True
         rates = self._read(optimizer)
-        if rates and (rates != before or not self._told):
+        if rates and (rates != before or not told):
             attributes = self._attributes
             if len(rates) > 1 and min(rates) != max(rates):
                 attributes = {**attributes, "lowest": min(rates), "highest": max(rates)}
             self._recorder.event("lr", rates[0], None, attributes)
-        if not self._told:
-            self._told = True
+        if not told:
             self._tell_state(optimizer)
 
     def _read(self, optimizer: Any) -> list[float]:
+        self._groups = len(optimizer.param_groups)
         self._seen = [group["lr"] for group in optimizer.param_groups[:MOST_GROUPS]]
-        self._tensors = any(isinstance(rate, torch.Tensor) for rate in self._seen)
+        tensors = any(isinstance(rate, torch.Tensor) for rate in self._seen)
+        self._may_change_unseen = tensors or not self._told
         # A rate that lies on an accelerator is not looked at: that would wait for it.
         self._rates = [
             float(rate)
