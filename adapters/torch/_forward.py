@@ -88,9 +88,11 @@ class TracedModel:
 _models: Watch[TracedModel] = Watch()
 
 
-def watch_forward(model: torch.nn.Module, traced: TracedModel) -> list[Callable[[], None]]:
-    """Record the calls of a model; returns what undoes it."""
-    return [_models.add(model, traced), patch(type(model), "__call__", _traced_call)]
+def watch_forward(
+    model: object, traced: TracedModel, name: str = "__call__"
+) -> list[Callable[[], None]]:
+    """Record the calls of a model, or of a method that runs one; returns what undoes it."""
+    return [_models.add(model, traced), patch(type(model), name, _traced_call)]
 
 
 def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -178,6 +179,23 @@ class Loop:
             finally:
                 device.span(phase.device, mark, device.mark())
         finally:
+            self._inside.discard(phase)
+
+    @contextmanager
+    def inside(self, phase: Phase) -> Iterator[None]:
+        """The same for a part of a call."""
+        if phase in self._inside or get_ident() != self.thread:
+            yield
+            return
+        self._inside.add(phase)
+        device = self.device
+        mark = device.mark() if device is not None else None
+        try:
+            with phase.host if device is None else phase.launch:
+                yield
+        finally:
+            if device is not None:
+                device.span(phase.device, mark, device.mark())
             self._inside.discard(phase)
 
     def is_inside(self, phase: Phase) -> bool:

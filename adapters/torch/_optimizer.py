@@ -14,6 +14,7 @@ import torch
 
 from tracekit import recorder
 from tracekit.adapters.torch._compile import is_compiling
+from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import OPTIMIZER, Loop
 from tracekit.adapters.torch._patch import Watch, patch
 from tracekit.adapters.torch._rates import watch_rates
@@ -26,17 +27,20 @@ def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
 
     The first optimizer of a loop is the one whose step ends a training step.
     """
-    if _optimizers.get(optimizer) is not None:
+    inner = optimizer.optimizer if hasattr(type(optimizer), "step_was_skipped") else optimizer
+    if _optimizers.get(optimizer) is not None or _optimizers.get(inner) is not None:
         return []
     watched = Updates(loop)
     undo = [_optimizers.add(optimizer, watched)]
-    if hasattr(optimizer, "param_groups"):
-        watched.updated = watch_rates(optimizer, loop, main=loop.stepper is None)
+    if hasattr(inner, "param_groups"):
+        watched.updated = watch_rates(inner, loop, main=loop.stepper is None)
     if loop.stepper is None:
         loop.stepper = watched
         undo.append(watched.stop)
     try:
-        if isinstance(optimizer, torch.optim.Optimizer):
+        if inner is not optimizer:
+            undo.append(patch(type(optimizer), "step", _traced_accelerated))
+        elif isinstance(optimizer, torch.optim.Optimizer):
             undo.append(_replace_step(optimizer))
         else:
             undo.append(patch(type(optimizer), "step", _traced_method))
@@ -68,8 +72,12 @@ class Updates:
         loop = self._loop
         if loop.is_inside(OPTIMIZER):
             return call(*args, **kwargs)
-        loop.optimizer_begins()
-        result = loop.run(OPTIMIZER, call, args, kwargs)
+        closure = next((one for one in (*args[:2], *kwargs.values()) if callable(one)), None)
+        if closure is not None:
+            result = self._around(closure, call, args, kwargs)
+        else:
+            loop.optimizer_begins()
+            result = loop.run(OPTIMIZER, call, args, kwargs)
         self.made += 1
         if self.updated is not None:
             self.updated()
@@ -78,6 +86,26 @@ class Updates:
         if loop.stepper is self:
             loop.optimizer_ends()
         return result
+
+    def _around(self, closure: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """An update that calls for its loss: forward and backward are no part of the phase.
+
+        Each time the closure returns the phase begins.
+        """
+        loop = self._loop
+        with contextlib.ExitStack() as phase:
+
+            @functools.wraps(closure)
+            def traced(*args: Any, **kwargs: Any) -> Any:
+                phase.close()
+                result = closure(*args, **kwargs)
+                loop.optimizer_begins()
+                phase.enter_context(loop.inside(OPTIMIZER))
+                return result
+
+            args = tuple(traced if one is closure else one for one in args)
+            kwargs = {name: traced if one is closure else one for name, one in kwargs.items()}
+            return call(*args, **kwargs)
 
     def skipped(self) -> None:
         """A gradient scaler left the update out: the step ends as with one."""
@@ -105,6 +133,31 @@ def _traced_method(original: Callable[..., Any]) -> Callable[..., Any]:
         return watched.step(original, (self, *args), kwargs)
 
     return step
+
+
+def _traced_accelerated(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For Accelerate's wrapper: while gradients accumulate its step does nothing.
+
+    With a gradient scaler it calls a method of the optimizer in it that it kept, so that one
+    cannot be traced instead.
+    """
+
+    @functools.wraps(original)
+    def step(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        watched = _optimizers.get(self)
+        state = getattr(self, "gradient_state", None)
+        if watched is None or not getattr(state, "sync_gradients", True):
+            return original(self, *args, **kwargs)
+        watched.watched = functools.partial(_tell_skipped, self)
+        return watched.step(original, (self, *args), kwargs)
+
+    return step
+
+
+@guarded("gradient scaling")
+def _tell_skipped(accelerated: Any) -> None:
+    if accelerated.step_was_skipped:
+        recorder.event("optimizer_skipped")
 
 
 class _Step:

@@ -235,8 +235,30 @@ def test_a_closure_works(tape: Tape) -> None:
 
     optimizer.step(closure)
     handle.detach()
-    assert names(tape, "optimizer") == ["optimizer_step"]
-    assert names(tape, "backward") == ["backward"] * 2
+    assert names(tape, "optimizer", "forward", "backward") == 2 * [
+        "forward",
+        "backward",
+        "optimizer_step",
+    ]
+    assert {span.parent for span in phases(tape)} == {
+        s.id for s in tape.spans() if s.step == 0 and s.kind == "step"
+    }
+
+
+def test_what_a_closure_raises_passes_and_the_loop_goes_on(tape: Tape) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = trace(model, optimizer)
+
+    def fails() -> Any:
+        model(torch.ones(4))
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        optimizer.step(fails)
+    optimizer.step(lambda: model(torch.ones(4)).sum())
+    handle.detach()
+    assert names(tape, "optimizer", "forward") == ["forward", "forward", "optimizer_step"]
 
 
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="PyTorch before 2.3")
