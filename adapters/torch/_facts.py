@@ -1,4 +1,4 @@
-"""What a rank's training is made of, recorded once: versions, device, model, seeds, backends.
+"""What a rank's training is made of, recorded once: versions, device, model, seeds, buckets.
 
 Nothing here imports a library, starts a device or waits for one: what is not loaded or not
 initialised is left out.
@@ -15,7 +15,6 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 
 from tracekit import recorder
 from tracekit.adapters.torch._checksum import checksum
@@ -59,7 +58,6 @@ def tell_facts(model: torch.nn.Module, loop: Loop) -> list[Callable[[], None]]:
         _tell("versions", lambda: _versions(device))
         _tell("seeds", lambda: _seeds(device))
     _tell("device", lambda: _device(device, loop))
-    _tell("backend", _backends)
     _tell("model", lambda: _model(model))
     _tell("initial_parameters", lambda: checksum(model))
     return []
@@ -130,12 +128,6 @@ def _device(device: torch.device, loop: Loop) -> dict[str, Any]:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {**found, "name": names[0]} if names else found
-
-
-def _backends() -> dict[str, Any]:
-    if not (dist.is_available() and dist.is_initialized()):
-        return {}
-    return {"backend": dist.get_backend(), "world_size": dist.get_world_size()}
 
 
 def _model(model: torch.nn.Module) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Group:
         self.id = group_id(self.ranks, _ordinal(process_group, self.ranks))
         self.name = str(getattr(process_group, "group_name", "") or "")
         self.description = str(getattr(process_group, "group_desc", "") or "")
+        self.backend = _backend_of(process_group)
         self._process_group = weakref.ref(process_group)
         self._counted = 0
         self._beside = 0
@@ -99,6 +100,8 @@ class Group:
             value = {"id": self.id, "name": self.name, "ranks": self.ranks}
             if self.description:
                 value["description"] = self.description
+            if self.backend:
+                value["backend"] = self.backend
             recorder.fact("group", value)
 
     @guarded("sequence numbers")
@@ -109,6 +112,13 @@ class Group:
             return int(process_group._get_sequence_number_for_group())  # type: ignore[union-attr]
         except (AttributeError, RuntimeError):
             return None
+
+
+def _backend_of(process_group: Any) -> str:
+    try:
+        return str(dist.get_backend(process_group))
+    except (RuntimeError, ValueError):  # a group that was made in another way
+        return ""
 
 
 _groups: Watch[Group] = Watch()
