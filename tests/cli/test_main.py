@@ -23,11 +23,13 @@ def test_version_is_told(call: Call) -> None:
 def test_help_names_every_command(call: Call) -> None:
     shown = call("--help")
     assert shown.code == 0
-    for command in ("demo", "analyze", "compact", "collect", "agent", "plugins"):
+    for command in ("demo", "run", "analyze", "compact", "collect", "agent", "plugins"):
         assert command in shown.out
 
 
-@pytest.mark.parametrize("command", ["demo", "analyze", "compact", "collect", "agent", "plugins"])
+@pytest.mark.parametrize(
+    "command", ["demo", "run", "analyze", "compact", "collect", "agent", "plugins"]
+)
 def test_every_command_explains_itself(call: Call, command: str) -> None:
     shown = call(command, "--help")
     assert shown.code == 0
