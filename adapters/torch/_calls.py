@@ -54,29 +54,35 @@ class Call(Protocol):
         """It is over, or failed before it began."""
         ...
 
+    def gone(self) -> None:
+        """Nobody has its work any more."""
+        ...
+
 
 class _Here(threading.local):
     """What this thread is in."""
 
-    silent = False
-    """In a call that is recorded as one, whatever it is made of."""
+    inside = ""
+    """"whole" in a call that is recorded as one, whatever it is made of; "together" between the
+    start and the end of coalescing."""
     inner_bytes = 0
-    """What the calls inside it carry."""
+    """What the calls inside a whole carry."""
+    together: tuple[Call, ...] = ()
+    """The calls since the start of coalescing."""
     work: Any = None
     call: Call | None = None
     """The call that returns when it is over, and the work whose wait is its end."""
-    together: list[Call] | None = None
-    """The calls since the start of coalescing."""
 
 
 here = _Here()
 
 
-class _Types:
+class Types:
     """The span types of one operation of a group."""
 
-    def __init__(self, group: Group, op: str, dtype: str | None, peer: int | None, name: str):
-        collective = group.collective(op, dtype, peer)
+    def __init__(self, group: Group, op: str, dtype: Any, peer: int | None, name: str):
+        text = None if dtype is None else str(dtype).removeprefix("torch.")
+        collective = group.collective(op, text, peer)
         counts = op not in ("send", "recv")
 
         def made(called: str, lane: str | None, counted: bool) -> CollectiveType:
@@ -97,9 +103,9 @@ class HostCall:
 
     __slots__ = ("token", "type")
 
-    def __init__(self, types: _Types, seq: int, nbytes: int) -> None:
-        self.type = types.blocking
-        self.token: Token = self.type.begin(seq, nbytes)
+    def __init__(self, types: Types, seq: int, nbytes: int) -> None:
+        self.type = type_ = types.blocking
+        self.token: Token = type_.begin(seq, nbytes)
 
     def wait_begins(self) -> None:
         pass
@@ -107,7 +113,7 @@ class HostCall:
     def waited(self, error: bool = False) -> None:
         self.type.end(self.token, error=error)
 
-    done = waited
+    done = gone = waited
 
     def carries(self, nbytes: int) -> None:
         """Its bytes are known only now."""
@@ -119,11 +125,11 @@ class HostFlight:
 
     __slots__ = ("nbytes", "seq", "tells", "token", "types", "waiting")
 
-    def __init__(self, types: _Types, seq: int, nbytes: int) -> None:
+    def __init__(self, types: Types, seq: int, nbytes: int) -> None:
         self.types, self.seq, self.nbytes = types, seq, nbytes
         self.token: Token = types.beside.begin(seq, nbytes)
         self.waiting: Token = []
-        self.tells = False  # whether somebody says when it is over; else the wait's end does
+        self.tells = False  # whether its future says when it is over; else the wait's end does
 
     def wait_begins(self) -> None:
         self.waiting = self.types.wait.begin(self.seq, self.nbytes)
@@ -136,6 +142,10 @@ class HostFlight:
     def done(self, error: bool = False) -> None:
         self.types.beside.end(self.token, error=error)
 
+    def gone(self) -> None:
+        if not self.tells:
+            self.done()
+
 
 class DeviceCall:
     """A call on a device; blocking or not, its stream says when it came and went."""
@@ -143,7 +153,7 @@ class DeviceCall:
     __slots__ = ("blocking", "clock", "nbytes", "over", "seq", "start", "types", "waiting")
 
     def __init__(
-        self, clock: DeviceClock, types: _Types, seq: int, nbytes: int, blocking: bool
+        self, clock: DeviceClock, types: Types, seq: int, nbytes: int, blocking: bool
     ) -> None:
         self.clock, self.types, self.seq, self.nbytes = clock, types, seq, nbytes
         self.blocking = blocking
@@ -170,13 +180,16 @@ class DeviceCall:
         end = self.clock.mark()
         self.clock.span(self.types.device, self.start, end, self.seq, self.nbytes, lane=lane)
 
+    def gone(self) -> None:
+        """Its end is not known, since no stream waits for it."""
+
 
 class Calls:
     """The calls of one process group."""
 
     def __init__(self, process_group: Any) -> None:
         self.group = group_of(process_group)
-        self._types: dict[tuple[Any, ...], _Types] = {}
+        self._types: dict[tuple[Any, ...], Types] = {}
 
     def begin(
         self,
@@ -189,24 +202,24 @@ class Calls:
         name: str = "",
     ) -> Call:
         """A call begins; ``root`` is a rank of the group, ``tensor`` tells type and device."""
-        dtype = None if tensor is None else tensor.dtype
+        if tensor is None:
+            dtype, device = None, None
+        else:
+            dtype, device = tensor.dtype, None if tensor.is_cpu else tensor.device
         types = self._types.get((op, dtype, root, name))
         if types is None:
-            types = self._new_types(op, dtype, root, name)
-        seq = seq or self.group.next()
-        if tensor is not None and tensor.device.type != "cpu":
-            clock = device_clock_of(tensor.device)
+            types = self._types[op, dtype, root, name] = self._new_types(op, dtype, root, name)
+        if not seq:
+            seq = self.group.next()
+        if device is not None:
+            clock = device_clock_of(device)
             if clock is not None:
                 return DeviceCall(clock, types, seq, nbytes, blocking)
-        if blocking:
-            return HostCall(types, seq, nbytes)
-        return HostFlight(types, seq, nbytes)
+        return HostCall(types, seq, nbytes) if blocking else HostFlight(types, seq, nbytes)
 
-    def _new_types(self, op: str, dtype: Any, root: int | None, name: str) -> _Types:
+    def _new_types(self, op: str, dtype: Any, root: int | None, name: str) -> Types:
         self.group.tell()
-        text = None if dtype is None else str(dtype).removeprefix("torch.")
-        types = self._types[op, dtype, root, name] = _Types(self.group, op, text, root, name or op)
-        return types
+        return Types(self.group, op, dtype, root, name or op)
 
 
 _calls: Watch[Calls] = Watch()
@@ -225,15 +238,8 @@ _flights: Watch[Call] = Watch()
 
 
 def later(call: Call, work: Any) -> None:
-    """The call goes on: its work's future, or who waits for its work, ends it."""
-    if isinstance(call, HostFlight):
-        try:
-            work.get_future().add_done_callback(functools.partial(_is_done, call))
-            call.tells = True
-            expect_callbacks()
-        except RuntimeError:  # sends and receives of gloo have no future
-            pass
-    _flights.add(work, call)
+    """The call goes on: who waits for its work ends it, or its future, or that nobody has it."""
+    _flights.add(work, call, guarded("collectives")(call.gone))
 
 
 _expects_callbacks = False
@@ -257,7 +263,7 @@ def _let_go() -> None:
     time.sleep(EXIT_PAUSE_S)
 
 
-def _is_done(call: Call, _: object) -> None:
+def _is_done(call: Call, *_: object) -> None:
     try:
         call.done()
     except Exception as error:
@@ -266,7 +272,7 @@ def _is_done(call: Call, _: object) -> None:
 
 def watch_works() -> list[Callable[[], None]]:
     """Record the waits for works; returns what undoes it."""
-    return [patch(dist.Work, "wait", _traced_wait)]
+    return [patch(dist.Work, "wait", _traced_wait), patch(dist.Work, "get_future", _traced_future)]
 
 
 def _traced_wait(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -274,10 +280,12 @@ def _traced_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if here.work is self:
             call, here.work, here.call = here.call, None, None
+            assert call is not None
         else:
-            call = _flights.get(self)
-            if call is None or here.silent:
+            flight = _flights.get(self)
+            if flight is None or here.inside:
                 return original(self, *args, **kwargs)
+            call = flight
             _begin_wait(call)
         try:
             result = original(self, *args, **kwargs)
@@ -290,12 +298,37 @@ def _traced_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     return wait
 
 
+def _traced_future(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Who takes the future need not wait for the work: then the future says when it is over.
+
+    Nobody else is told by it: a callback on a thread of the backend costs more than a span.
+    """
+
+    @functools.wraps(original)
+    def get_future(self: Any, /) -> Any:
+        future = original(self)
+        call = _flights.get(self)
+        if isinstance(call, HostFlight) and not call.tells:
+            _listen(call, future)
+        return future
+
+    return get_future
+
+
+@guarded("collectives")
+def _listen(call: HostFlight, future: Any) -> None:
+    call.tells = True
+    future.add_done_callback(functools.partial(_is_done, call))
+    expect_callbacks()
+
+
 @guarded("collectives")
 def _begin_wait(call: Call) -> None:
     call.wait_begins()
 
 
-@guarded("collectives")
-def _end_wait(call: Call | None, error: bool = False) -> None:
-    if call is not None:
+def _end_wait(call: Call, error: bool = False) -> None:
+    try:
         call.waited(error)
+    except Exception as problem:
+        failed("collectives", problem)

@@ -26,7 +26,7 @@ from tracekit.adapters.torch._calls import (
 )
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._group import Group
-from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._patch import patch
 
 __all__ = ["size_of", "watch_collectives"]
@@ -60,7 +60,7 @@ _METHODS = {
 }
 """What the methods of ``ProcessGroup`` are, under all names that versions of PyTorch gave them."""
 _ROOTED = ("broadcast", "gather", "reduce", "scatter")
-_SINGLE = ("recv", "reduce", "send")
+_ONE_SIDED = ("all_reduce", "broadcast", "reduce", "send", "recv")
 _WITHOUT_TENSORS = ("barrier", "monitored_barrier")
 _PAIRED = ("recv", "send")
 
@@ -135,7 +135,7 @@ def _carried(op: str, args: Sequence[Any], size: int) -> int:
     """The bytes of a call: of the larger side of it, on one rank."""
     if op in _WITHOUT_TENSORS or not args:
         return 0
-    if op == "all_reduce" or op in _SINGLE or op == "broadcast":
+    if op in _ONE_SIDED:
         return size_of(args[0])
     if op == "gather":
         return size * size_of(args[1])
@@ -148,58 +148,89 @@ def _carried(op: str, args: Sequence[Any], size: int) -> int:
 
 
 def _traced(op: str, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    begin = _begin_message if op in _PAIRED else _BEGIN.get(op, _begin)
+    message = op in _PAIRED
+
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if here.silent:
+        inside = here.inside
+        if inside == "whole":
             _count_inner(op, args)
             return original(self, *args, **kwargs)
-        begun = _begin(self, op, method, args, kwargs)
-        if begun is None:
+        try:
+            begun, blocking = begin(self, op, method, args, kwargs)
+        except Exception as error:
+            failed("collectives", error)
             return original(self, *args, **kwargs)
         try:
             work = original(self, *args, **kwargs)
         except BaseException:
             _fail(begun)
             raise
-        _go_on(self, op, begun, work)
+        try:
+            if message:
+                calls_of(self).group.paired()
+            if blocking and not inside and work is not None:
+                if here.call is not None:
+                    here.call.done()  # nobody has waited for the one before
+                here.work, here.call = work, begun
+            elif inside:
+                here.together = (*here.together, begun)
+            elif work is None:
+                begun.done()
+            else:
+                later(begun, work)
+        except Exception as error:
+            failed("collectives", error)
         return work
 
     return call
 
 
-def _blocks(args: Sequence[Any], kwargs: Any) -> bool:
-    """Whether the call returns when it is over; its options say so, the last argument."""
-    options = kwargs.get("opts") or (args[-1] if args else None)
-    return getattr(options, "asyncOp", True) is False
-
-
 _Begun = tuple[Call, bool]
+"""A call, and whether it returns when it is over."""
 
 
-@guarded("collectives")
-def _begin(
+def _begin_all_reduce(
     process_group: Any, op: str, method: str, args: Sequence[Any], kwargs: Any
-) -> _Begun | None:
+) -> _Begun:
+    """The most frequent one, with nothing to ask but its bytes."""
+    tensors = args[0]
+    tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else _first(tensors)
+    if tensor is tensors or len(tensors) != 1:
+        nbytes = size_of(tensors)
+    else:
+        nbytes = tensor.numel() * tensor.element_size()
+    blocking = _blocks(args, kwargs)
+    return calls_of(process_group).begin(op, tensor, nbytes, blocking), blocking
+
+
+def _begin(process_group: Any, op: str, method: str, args: Sequence[Any], kwargs: Any) -> _Begun:
     calls = calls_of(process_group)
     group = calls.group
+    if op == "monitored_barrier":
+        return calls.begin(op, None, 0, True, seq=group.pair(-1, -1)), True
     tensor = _first(args[0]) if args else None
     if tensor is None and len(args) > 1:
         tensor = _first(args[1])
-    nbytes = _carried(op, args, group.size)
-    if op == "all_reduce":
-        blocking = _blocks(args, kwargs)
-        return calls.begin(op, tensor, nbytes, blocking), blocking
-    if op in _PAIRED:
-        peer = None if method == "recv_anysource" else int(args[1])
-        tag = int(args[2] if len(args) > 2 else 0)
-        return _message(calls, op, tensor, nbytes, False, peer, tag, op), False
-    if op == "monitored_barrier":
-        return calls.begin(op, None, 0, True, seq=group.pair(-1, -1)), True
     blocking, root = _blocks(args, kwargs), None
     if op in _ROOTED:
         options = kwargs.get("opts") or args[-1]
         root = int(getattr(options, "rootRank", kwargs.get("root", 0)))
+    nbytes = _carried(op, args, group.size)
     return calls.begin(op, tensor, nbytes, blocking, root), blocking
+
+
+_BEGIN = {"all_reduce": _begin_all_reduce}
+
+
+def _begin_message(
+    process_group: Any, op: str, method: str, args: Sequence[Any], kwargs: Any
+) -> _Begun:
+    peer = None if method == "recv_anysource" else int(args[1])
+    tag = int(args[2] if len(args) > 2 else kwargs.get("tag", 0))
+    calls, tensors = calls_of(process_group), args[0]
+    return _message(calls, op, _first(tensors), size_of(tensors), False, peer, tag, op), False
 
 
 def _message(
@@ -220,27 +251,15 @@ def _message(
     return calls.begin(op, tensor, nbytes, blocking, peer, seq, name)
 
 
-@guarded("collectives")
-def _go_on(process_group: Any, op: str, begun: _Begun, work: Any) -> None:
-    """The method has returned; its work, if any, tells when the call is over."""
-    call, blocking = begun
-    if op in _PAIRED:
-        calls_of(process_group).group.paired()
-    if here.together is not None:
-        here.together.append(call)
-    elif work is None:
-        call.done()
-    elif blocking:
-        if here.call is not None:
-            here.call.done()  # nobody has waited for the one before
-        here.work, here.call = work, call
-    else:
-        later(call, work)
+def _blocks(args: Sequence[Any], kwargs: Any) -> bool:
+    """Whether the call returns when it is over; its options say so, the last argument."""
+    options = (kwargs.get("opts") if kwargs else None) or (args[-1] if args else None)
+    return getattr(options, "asyncOp", True) is False
 
 
 @guarded("collectives")
-def _fail(begun: _Begun) -> None:
-    begun[0].done(error=True)
+def _fail(call: Call) -> None:
+    call.done(error=True)
 
 
 @guarded("collectives")
@@ -271,11 +290,16 @@ class _All:
         for call in self._calls:
             call.done(error)
 
+    def gone(self) -> None:
+        for call in self._calls:
+            call.gone()
+
 
 def _traced_start(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _start_coalescing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        here.together = []
+        if not here.inside:
+            here.inside, here.together = "together", ()
         return original(self, *args, **kwargs)
 
     return _start_coalescing
@@ -284,7 +308,9 @@ def _traced_start(original: Callable[..., Any]) -> Callable[..., Any]:
 def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _end_coalescing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        calls, here.together = here.together, None
+        calls, here.together = here.together, ()
+        if here.inside == "together":
+            here.inside = ""
         work = original(self, *args, **kwargs)
         if calls:
             _end_together(calls, work)
@@ -294,7 +320,7 @@ def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @guarded("collectives")
-def _end_together(calls: list[Call], work: Any) -> None:
+def _end_together(calls: Sequence[Call], work: Any) -> None:
     if work is None:
         _All(calls).done()
     else:
@@ -323,19 +349,19 @@ class _Composed:
 def _composed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if here.silent or is_compiling():
+        if here.inside or is_compiling():
             return original(*args, **kwargs)
         composed = _compose(name, args, kwargs)
         if composed is None:
             return original(*args, **kwargs)
-        here.silent, here.inner_bytes = True, 0
+        here.inside, here.inner_bytes = "whole", 0
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            here.silent = False
+            here.inside = ""
             composed.ends(error=True)
             raise
-        here.silent = False
+        here.inside = ""
         composed.ends(error=False)
         return result
 

@@ -37,6 +37,7 @@ _OPERATORS = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "reduce_scatter_tensor_out": "reduce_scatter",
 }
+_resolve: Callable[[str], Any] = getattr(dist.distributed_c10d, "_resolve_process_group", str)
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _REAL = (torch.Tensor, torch.nn.Parameter)
 _MOST_WAITED = 4096
@@ -67,19 +68,19 @@ def _callees(namespace: str, name: str) -> Iterator[Any]:
 def _traced(op: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        if here.silent or not _is_real(args):
+        if here.inside or not _is_real(args):
             return original(*args, **kwargs)
         begun = _begin(op, args, kwargs)
         if begun is None:
             return original(*args, **kwargs)
-        here.silent = True
+        here.inside = "whole"
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            here.silent = False
+            here.inside = ""
             _fail(begun)
             raise
-        here.silent = False
+        here.inside = ""
         _go_on(begun, result)
         return result
 
@@ -97,10 +98,7 @@ def _is_real(args: Sequence[Any]) -> bool:
 @guarded("functional collectives")
 def _begin(op: str, args: Sequence[Any], kwargs: Any) -> Call | None:
     named = kwargs.get("group_name", args[-1])
-    process_group = (
-        dist.distributed_c10d._resolve_process_group(named) if isinstance(named, str) else named
-    )
-    calls = calls_of(process_group)
+    calls = calls_of(_resolve(named) if isinstance(named, str) else named)
     size = calls.group.size
     first = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
     nbytes = size_of(args[0]) * (size if op == "all_gather" else 1)

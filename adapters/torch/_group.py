@@ -70,7 +70,10 @@ class Group:
     def next(self) -> int:
         """The number of the call that is made now."""
         if self._has_numbers:
-            return self.last() + 1
+            process_group = self._process_group()
+            if process_group is not None:
+                number: int = process_group._get_sequence_number_for_group()
+                return number + 1 - self._beside
         self._counted += 1
         return self._counted
 

@@ -75,11 +75,13 @@ class Dispatcher:
 
     def __call__(self, _: object, bucket: Any) -> Any:
         token = self._begin(bucket)
-        outer, here.silent = here.silent, token is not None  # a bucket is one span
+        if token is None:
+            return self._reduce(None, bucket)
+        outer, here.inside = here.inside, "whole"  # a bucket is one span
         try:
             return self._reduce(token, bucket)
         finally:
-            here.silent = outer
+            here.inside = outer
 
     def _reduce(self, token: Any, bucket: Any) -> Any:
         if self.hook is not None:
