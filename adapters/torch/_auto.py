@@ -30,11 +30,13 @@ from tracekit.adapters.torch._patch import patch
 from tracekit.adapters.torch._roots import inner_modules, parameters_of, roots_of
 from tracekit.adapters.torch._trace import Handle, when_asked
 from tracekit.adapters.torch._trace import attach as attach_model
+from tracekit.recorder import clock
 
 __all__ = ["attach"]
 
-MOST_SEARCHES = 16
-"""How often all objects are searched for models; each takes some 0.1 s."""
+SEARCH_NS = 5_000_000_000
+SEARCH_SHARE = 0.01
+"""How long all objects may be searched for models: this, and so much of the time that passed."""
 DEEPEST = 3
 """How far below a model is looked for modules that the loop calls instead of it."""
 
@@ -68,7 +70,8 @@ class _Automatic:
         self._optimizers: list[tuple[weakref.ref[Any], list[Updates]]] = []
         self._loaders: dict[int, tuple[Any, Undo]] = {}
         self._gone: deque[int] = deque()
-        self._searches = 0
+        self._began = clock()
+        self._searched_ns = 0
 
     def begin(self) -> None:
         """Look at what is made."""
@@ -203,14 +206,16 @@ class _Automatic:
         """The models around parameters."""
         if not parameters:
             return []
-        self._searches += 1
-        if self._searches > MOST_SEARCHES:
+        began = clock()
+        if self._searched_ns > SEARCH_NS + SEARCH_SHARE * (began - self._began):
             recorder.say_once(
-                "PyTorch adapter: this script makes many models; those made from now on outside"
-                " of DDP are not traced by themselves, trace() does it"
+                "PyTorch adapter: this script makes very many models; some that are not DDP's are"
+                " not traced by themselves, trace() does it"
             )
             return []
-        return roots_of(parameters)
+        found = roots_of(parameters)
+        self._searched_ns += clock() - began
+        return found
 
     @guarded("automatic tracing")
     def _look_again(self, loop: Loop) -> None:
