@@ -91,17 +91,22 @@ def watch_unknown_loaders(
 
 
 class _EvaluationIterator:
-    """An iterator whose ``next`` is a wait of an evaluation; everything else is the inner one's."""
+    """An iterator whose ``next`` is a wait of an evaluation; everything else is the inner one's.
+
+    Some train with their model in evaluation mode; a new step shows it.
+    """
 
     def __init__(self, loop: Loop, inner: Iterator[Any]) -> None:
         self._loop = loop
         self._inner = inner
+        self._step = loop.recorder.step
 
     def __iter__(self) -> _EvaluationIterator:
         return self
 
     def __next__(self) -> Any:
-        batch = self._loop.wait_for(next, self._inner, _END, evaluates=True)
+        evaluates = self._step == self._loop.recorder.step
+        batch = self._loop.wait_for(next, self._inner, _END, evaluates=evaluates)
         if batch is _END:
             raise StopIteration
         return batch

@@ -241,6 +241,13 @@ def test_evaluation_mode_tells_an_evaluation_where_gradients_are_on(tape: Tape) 
     assert (found["data data_wait"], found["eval data_wait"]) == (5, 4)
 
 
+def test_a_model_in_evaluation_mode_that_learns_is_trained(tape: Tape) -> None:
+    model = network().eval()
+    train(model, sgd(model), numbers())
+    found = counts(tape)
+    assert (found["eval data_wait"], found["data data_wait"]) == (2, 3)
+
+
 def test_the_loader_of_the_training_may_also_be_evaluated_on(tape: Tape) -> None:
     model, loader = network(), numbers()
     train(model, sgd(model), loader)
