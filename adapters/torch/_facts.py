@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tracekit import recorder
 from tracekit.adapters.torch._checksum import checksum
@@ -131,7 +132,7 @@ def _device(device: torch.device, loop: Loop) -> dict[str, Any]:
 
 
 def _model(model: torch.nn.Module) -> dict[str, Any]:
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if not is_lazy(p)]
     trained = [p for p in parameters if p.requires_grad]
     return {
         "class": type(model).__name__,
@@ -139,7 +140,7 @@ def _model(model: torch.nn.Module) -> dict[str, Any]:
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         "parameter_bytes": sum(map(local_bytes, parameters)),
         "gradient_bytes": sum(map(local_bytes, trained)),
-        "buffer_bytes": sum(map(local_bytes, model.buffers())),
+        "buffer_bytes": sum(local_bytes(b) for b in model.buffers() if not is_lazy(b)),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,42 @@ def test_ddp_under_a_compiled_module_is_known_to_be_compiled(
     handle = trace(compiled)
     handle.detach()
     assert one(tape, "ddp")["compiled"] is True
+
+
+@pytest.mark.slow
+def test_the_all_reduces_of_a_compiled_ddp_are_those_that_it_tells(
+    tape: Tape, process_group: None
+) -> None:
+    ddp = DistributedDataParallel(
+        nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]), bucket_cap_mb=2
+    )
+    compiled: Any = torch.compile(ddp, backend="aot_eager")
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    handle = trace(compiled, optimizer)
+
+    def step() -> None:
+        compiled(torch.ones(2, 512)).sum().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    with torch.profiler.profile() as profile:
+        step()
+    handle.detach()
+    sent = [event for event in profile.events() or () if event.name == "gloo:all_reduce"]
+    told = tape.fact("ddp")[-1]
+    assert (told["compiled"], told["rebuilt"]) == (True, True)
+    assert len(sent) == len(told["bucket_bytes"]) == told["buckets"] > 1
+    assert sum(told["bucket_bytes"]) == tape.fact("model")[0]["gradient_bytes"]
+
+
+def test_weights_that_are_made_later_are_not_counted(tape: Tape) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions say that lazy modules are new
+        model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
+    trace(model).detach()
+    assert one(tape, "model")["parameters"] == 4
+    assert tape.fact("initial_parameters") == []
 
 
 def test_a_fact_that_cannot_be_found_costs_only_itself(
