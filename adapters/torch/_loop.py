@@ -13,7 +13,7 @@ from torch import is_grad_enabled
 from tracekit import recorder
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.recorder import Recorder
+from tracekit.recorder import Recorder, pause
 
 __all__ = [
     "BACKWARD",
@@ -163,7 +163,7 @@ class Loop:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call the user's function as this phase; a phase inside itself is not recorded again."""
-        if phase in self._inside or get_ident() != self.thread:
+        if phase in self._inside or pause.on or get_ident() != self.thread:
             return call(*args, **kwargs)
         self._used = True
         self._inside.add(phase)
@@ -184,7 +184,7 @@ class Loop:
     @contextmanager
     def inside(self, phase: Phase) -> Iterator[None]:
         """The same for a part of a call."""
-        if phase in self._inside or get_ident() != self.thread:
+        if phase in self._inside or pause.on or get_ident() != self.thread:
             yield
             return
         self._inside.add(phase)
@@ -217,6 +217,8 @@ class Loop:
                 with EVAL_WAIT:
                     return call(*args)
             self.data_begins()
+            if pause.on:
+                return call(*args)
             with DATA_WAIT:
                 return call(*args)
         finally:
@@ -225,6 +227,9 @@ class Loop:
     def backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a backward; what it synchronises is told when it begins and when it is over."""
         if BACKWARD in self._inside or get_ident() != self.thread:
+            return call(*args, **kwargs)
+        if pause.on:
+            self._backward_done = True
             return call(*args, **kwargs)
         return self.run(BACKWARD, self._backward, (call, args, kwargs), {})
 
@@ -274,6 +279,16 @@ class Loop:
             self._accumulates = True
             self.recorder.set_micro_step(self._micro)
 
+    @guarded("pipeline")
+    def takes_up(self, micro_step: int) -> None:
+        """A pipeline's schedule goes on with this micro-batch of the step."""
+        self.forwards = True
+        self._open_step()
+        self._accumulates = self._accumulates or micro_step > 0
+        self._micro = micro_step
+        if self._accumulates:
+            self.recorder.set_micro_step(micro_step)
+
     @guarded("optimizer step")
     def optimizer_begins(self) -> None:
         """The optimizer updates the parameters."""
@@ -286,7 +301,7 @@ class Loop:
         """The update is done: this step ends and the next one begins, so that steps tile."""
         self._micro = 0
         self._backward_done = False
-        for told in self._updated:
+        for told in () if pause.on else self._updated:
             told()
         if self.device is not None:
             self.device.poll()

@@ -24,6 +24,7 @@ from tracekit.adapters.torch._forward import (
     watch_forward,
     watch_join,
 )
+from tracekit.adapters.torch._frameworks import watch_deepspeed
 from tracekit.adapters.torch._functional import watch_functional
 from tracekit.adapters.torch._gc import watch_gc
 from tracekit.adapters.torch._guard import failed, guarded
@@ -35,6 +36,8 @@ from tracekit.adapters.torch._loss import watch_loss
 from tracekit.adapters.torch._memory import watch_memory
 from tracekit.adapters.torch._optimizer import watch_optimizer
 from tracekit.adapters.torch._patch import Watch
+from tracekit.adapters.torch._pipeline import watch_pipeline
+from tracekit.adapters.torch._roles import watch_roles
 from tracekit.adapters.torch._save import watch_distributed_save, watch_save
 from tracekit.adapters.torch._scaler import watch_scaler
 from tracekit.errors import UsageError
@@ -158,6 +161,9 @@ class Handle:
         self._keep(watch_backward)
         self._keep(watch_collectives)
         self._keep(watch_functional)
+        self._keep(watch_pipeline)
+        self._keep(watch_roles, model)
+        self._keep(watch_deepspeed, model, loop)
         self._keep(watch_gc)
         self._keep(watch_save)
         self._keep(watch_distributed_save, loop)

@@ -108,7 +108,7 @@ def crowded(ranks: Sequence[int], facts: Facts) -> tuple[int, int] | None:
     for rank in ranks:
         of = facts.of(rank)
         cores = of.identity.get("cores")
-        if isinstance(cores, int) and cores > 0 and not of.identity.get("role"):
+        if isinstance(cores, int) and cores > 0:
             hosts.setdefault(of.host, []).append(cores)
     for cores_of in hosts.values():
         if len(cores_of) > max(cores_of):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ class Options:
     quota_bytes: int = 1 << 30
     segment_bytes: int = 4 << 20
     stall_s: float | None = None
+    role: Mapping[str, int] | None = None
+    overhead: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,14 @@ def identity_of(options: Options, environment: Environment, base: Path) -> Ident
         rank = 0
     if not 0 <= rank < world:
         raise UsageError(f"rank {rank} is not one of {world} ranks")
+    role = options.role
+    if role is not None and not (
+        isinstance(role, Mapping)
+        and all(isinstance(name, str) and isinstance(at, int) for name, at in role.items())
+    ):
+        raise UsageError(f'role= needs numbers by name, as {{"dp": 0, "pp": 1}}, not {role!r}')
+    if options.overhead not in (None, "measure"):
+        raise UsageError(f'overhead= is "measure" or nothing, not {options.overhead!r}')
     parent = environment.parent
     label = options.run or environment.label
     cluster = environment.cluster

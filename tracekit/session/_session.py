@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,8 @@ class Session:
             made = Recorder(writer, identity.rank, identity.world_size, identity.attempt)
             writer.retire = made.retire_before
             made.fact("environment", settings())
+            made.fact("cost", {"span_ns": recorder.cost_of(_one_span)})
+            made.measures_overhead = self.options.overhead == "measure"
             self._write_rank_file(place, described)
             self._writers[identity.rank] = made, writer, place
             recorder.install(made, default=len(self._writers) == 1)
@@ -140,6 +142,7 @@ class Session:
             **asdict(identity),
             **asdict(here),
             "label": self._label_used,
+            "role": {} if self._writers else dict(self.options.role or {}),
             "provisional": identity.assumed,
             "launcher": self._environment.launcher,
             "clock_domain": domain,
@@ -277,6 +280,14 @@ class Session:
                 self._stacks.close()
 
 
+_SPAN = recorder.span_type("span")
+
+
+def _one_span() -> None:
+    with _SPAN:
+        pass
+
+
 def _offset_now() -> int:
     """Unix minus monotonic time: the reading with the least time between its two clocks."""
     best = min(
@@ -321,6 +332,8 @@ def start(
     quota_bytes: int = 1 << 30,
     segment_bytes: int = 4 << 20,
     stall_s: float | None = None,
+    role: Mapping[str, int] | None = None,
+    overhead: str | None = None,
 ) -> Session | None:
     """Begin to record this process; a second call returns the session that runs.
 
@@ -333,11 +346,19 @@ def start(
         segment_bytes: bytes of one journal file.
         stall_s: after how long without an end of a step stacks are taken; else 5 × the median
             step, at least 10 s.
+        role: this rank's place in the parallel groups, as ``{"dp": 0, "pp": 1, "tp": 3}``; else
+            what adapters find out.
+        overhead: "measure" lets blocks of 25 steps go untraced, the same on all ranks, so that
+            the report can say by how much tracing slows the training.
 
     Returns None where ``TRACEKIT_DISABLED`` is set. Raises ``UsageError`` for a rank outside the
     world; trouble with the disk is said once and never raised.
     """
-    session = begin(Options(run, dir, rank, world_size, agent, quota_bytes, segment_bytes, stall_s))
+    session = begin(
+        Options(
+            run, dir, rank, world_size, agent, quota_bytes, segment_bytes, stall_s, role, overhead
+        )
+    )
     if session is not None and session.identity.assumed:
         say_once(_ASSUMED)
         session.start_agent()
