@@ -5,12 +5,16 @@ They lie around the script, since we run it, and in the middle, where a function
 
 from __future__ import annotations
 
+import builtins
 import sys
 from types import FrameType, TracebackType
+from typing import Any
 
 from tracekit.errors import TracekitError
 
 __all__ = ["hide_ourselves"]
+
+_GROUPS: Any = getattr(builtins, "BaseExceptionGroup", ())
 
 
 def hide_ourselves(outermost: FrameType) -> None:
@@ -45,7 +49,9 @@ def _clean(error: BaseException, outermost: FrameType, seen: set[int]) -> None:
             continue
         seen.add(id(one))
         one.__traceback__ = _without(one.__traceback__, outermost, isinstance(one, TracekitError))
-        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, _GROUPS):
+            waiting += one.exceptions
 
 
 def _without(
