@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import types
 import weakref
 from collections.abc import Callable
@@ -22,21 +23,25 @@ from tracekit.adapters.torch._rates import watch_rates
 __all__ = ["Updates", "updates_of", "watch_optimizer"]
 
 
+MOST_IDLE = 256
+"""Updates of other optimizers after which one that made none no longer ends steps."""
+
+
 def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
     """Record the steps of an optimizer; returns what undoes it.
 
-    The first optimizer of a loop is the one whose step ends a training step.
+    The first optimizer of a loop is the one whose step ends a training step; another follows it
+    when it is gone, or when it was not used for very long.
     """
     inner = optimizer.optimizer if hasattr(type(optimizer), "step_was_skipped") else optimizer
     if _optimizers.get(optimizer) is not None or _optimizers.get(inner) is not None:
         return []
     watched = Updates(loop)
-    undo = [_optimizers.add(optimizer, watched)]
+    undo = [_optimizers.add(optimizer, watched, watched.is_gone), watched.stop]
     if hasattr(inner, "param_groups"):
         watched.updated = watch_rates(inner, loop, main=loop.stepper is None)
     if loop.stepper is None:
         loop.stepper = watched
-        undo.append(watched.stop)
     try:
         if inner is not optimizer:
             undo.append(patch(type(optimizer), "step", _traced_accelerated))
@@ -63,6 +68,7 @@ class Updates:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self.made = 0
+        self._unused: float = 0
         self.updated: Callable[[], None] | None = None
         self.watched: Callable[[], None] | None = None
         """What a gradient scaler wants to know of the update that it lets the optimizer make."""
@@ -72,6 +78,7 @@ class Updates:
         loop = self._loop
         if loop.is_inside(OPTIMIZER):
             return call(*args, **kwargs)
+        self._follow()
         closure = next((one for one in (*args[:2], *kwargs.values()) if callable(one)), None)
         if closure is not None:
             result = self._around(closure, call, args, kwargs)
@@ -86,6 +93,21 @@ class Updates:
         if loop.stepper is self:
             loop.optimizer_ends()
         return result
+
+    def _follow(self) -> None:
+        """End steps in place of an optimizer that does so no more."""
+        stepper = self._loop.stepper
+        if stepper is self:
+            self._unused = 0
+        elif isinstance(stepper, Updates):
+            stepper._unused += 1
+            if stepper._unused > MOST_IDLE:
+                self._unused = 0
+                self._loop.stepper = self
+
+    def is_gone(self) -> None:
+        """The optimizer has died: the next one that makes an update ends steps."""
+        self._unused = math.inf
 
     def _around(self, closure: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """An update that calls for its loss: forward and backward are no part of the phase.

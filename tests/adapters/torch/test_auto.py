@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
-from tracekit.adapters.torch import _auto, trace
+from tracekit.adapters.torch import _auto, _optimizer, trace
 from tracekit.adapters.torch._guard import failures
 from tracekit.adapters.torch._patch import patched
 from tracekit.dataset import open_run
@@ -195,10 +195,24 @@ def test_a_compiled_model_is_the_one_that_is_traced(tape: Tape) -> None:
 
 def test_an_optimizer_in_place_of_one_that_is_gone_ends_steps(tape: Tape) -> None:
     model = network()
-    for _ in range(2):
-        train(model, sgd(model), numbers())
+    for _ in range(3):
+        optimizer = sgd(model)  # made while the one before it still lives
+        train(model, optimizer, numbers())
     steps = [span.step for span in tape.spans() if span.name == "optimizer_step"]
-    assert len(set(steps)) == 6
+    assert steps == list(range(9))
+
+
+def test_an_optimizer_in_place_of_one_that_is_not_used_ends_steps(
+    tape: Tape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_optimizer, "MOST_IDLE", 2)
+    model = network()
+    first, second = sgd(model), sgd(model)
+    train(model, first, numbers())
+    train(model, second, numbers())
+    train(model, second, numbers())
+    steps = [span.step for span in tape.spans() if span.name == "optimizer_step"]
+    assert steps == [0, 1, 2, 3, 3, 3, 4, 5, 6]
 
 
 def test_models_and_loaders_that_are_gone_leave_nothing(tape: Tape) -> None:
