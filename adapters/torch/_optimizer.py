@@ -44,8 +44,12 @@ def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
         loop.stepper = watched
     try:
         if inner is not optimizer:
-            undo.append(patch(type(optimizer), "step", _traced_accelerated))
-        elif isinstance(optimizer, torch.optim.Optimizer):
+            _see_through(watched, optimizer)
+        # Accelerate's wrapper has a step of its own where a scheduler was made of it, and is
+        # pickled with all that it has.
+        if isinstance(optimizer, torch.optim.Optimizer) and (
+            inner is optimizer or "step" in vars(optimizer)
+        ):
             undo.append(_replace_step(optimizer))
         else:
             undo.append(patch(type(optimizer), "step", _traced_method))
@@ -73,10 +77,12 @@ class Updates:
         self.watched: Callable[[], None] | None = None
         """What a gradient scaler wants to know of the update that it lets the optimizer make."""
         self.scale: float | None = None
+        self.idle: Callable[[], bool] | None = None
+        """Whether a call of ``step`` does nothing."""
 
     def step(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         loop = self._loop
-        if loop.is_inside(OPTIMIZER):
+        if loop.is_inside(OPTIMIZER) or (self.idle is not None and self.idle()):
             return call(*args, **kwargs)
         self._follow()
         closure = next((one for one in (*args[:2], *kwargs.values()) if callable(one)), None)
@@ -144,6 +150,26 @@ class Updates:
 _optimizers: Watch[Updates] = Watch()
 
 
+def _see_through(updates: Updates, wrapper: Any) -> None:
+    """Accelerate's wrapper does nothing while gradients accumulate.
+
+    With a gradient scaler it calls a method of the optimizer inside that it kept from the
+    beginning, so that one cannot be traced instead.
+    """
+    reference = weakref.ref(wrapper)
+
+    def idle() -> bool:
+        state = getattr(reference(), "gradient_state", None)
+        return not getattr(state, "sync_gradients", True)
+
+    @guarded("gradient scaling")
+    def check() -> None:
+        if getattr(reference(), "step_was_skipped", False):
+            recorder.event("optimizer_skipped")
+
+    updates.idle, updates.watched = idle, check
+
+
 def _traced_method(original: Callable[..., Any]) -> Callable[..., Any]:
     """For optimizers that are not torch's."""
 
@@ -155,31 +181,6 @@ def _traced_method(original: Callable[..., Any]) -> Callable[..., Any]:
         return watched.step(original, (self, *args), kwargs)
 
     return step
-
-
-def _traced_accelerated(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For Accelerate's wrapper: while gradients accumulate its step does nothing.
-
-    With a gradient scaler it calls a method of the optimizer in it that it kept, so that one
-    cannot be traced instead.
-    """
-
-    @functools.wraps(original)
-    def step(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        watched = _optimizers.get(self)
-        state = getattr(self, "gradient_state", None)
-        if watched is None or not getattr(state, "sync_gradients", True):
-            return original(self, *args, **kwargs)
-        watched.watched = functools.partial(_tell_skipped, self)
-        return watched.step(original, (self, *args), kwargs)
-
-    return step
-
-
-@guarded("gradient scaling")
-def _tell_skipped(accelerated: Any) -> None:
-    if accelerated.step_was_skipped:
-        recorder.event("optimizer_skipped")
 
 
 class _Step:

@@ -15,14 +15,14 @@ from tracekit.adapters.torch._guard import failed
 from tracekit.adapters.torch._loop import Loop, loop_here
 from tracekit.adapters.torch._patch import Maker, patch
 
-__all__ = ["watch_distributed_save", "watch_save"]
+__all__ = ["saves", "watch_distributed_save", "watch_save"]
 
 _PACKAGE = "torch.distributed.checkpoint"
 _NAMES = {"save": "state_dict_saver", "async_save": "state_dict_saver", "load": "state_dict_loader"}
 _inside = threading.local()
 
 
-def _traced(name: str) -> Maker:
+def saves(name: str) -> Maker:
     """What records a function that saves or loads; the outermost one, on the training's thread.
 
     What another thread saves meanwhile keeps nobody waiting.
@@ -47,8 +47,8 @@ def _traced(name: str) -> Maker:
     return make
 
 
-_save, _load = _traced("torch.save"), _traced("torch.load")
-_distributed = {name: _traced(f"dcp.{name}") for name in _NAMES}
+_save, _load = saves("torch.save"), saves("torch.load")
+_distributed = {name: saves(f"dcp.{name}") for name in _NAMES}
 
 
 def watch_save() -> list[Callable[[], None]]:

@@ -38,6 +38,22 @@ class Plugin:
 BUILT_IN = (
     Plugin(
         "adapter",
+        "huggingface",
+        "tracekit.adapters.huggingface",
+        "traces Hugging Face's Trainer: callbacks=[TracekitCallback()]",
+        extra="huggingface",
+        needs=("torch", "transformers"),
+    ),
+    Plugin(
+        "adapter",
+        "lightning",
+        "tracekit.adapters.lightning",
+        "traces Lightning's Trainer: callbacks=[TracekitCallback()]",
+        extra="lightning",
+        needs=("torch", "lightning"),
+    ),
+    Plugin(
+        "adapter",
         "torch",
         "tracekit.adapters.torch",
         "traces PyTorch training, live: trace(model, optimizer=, loader=)",
