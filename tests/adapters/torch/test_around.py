@@ -341,6 +341,28 @@ def test_clipping_in_a_pytorch_without_its_two_halves_is_seen(
     assert names(tape) == ["clip_grad_norm"]
 
 
+def test_the_norm_of_distributed_gradients_is_never_asked_for(
+    tape: Tape, process_group: None
+) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("PyTorch before 2.6")
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+    model = fsdp.fully_shard(network(), mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = trace(model, optimizer)
+    model(torch.ones(3, 4)).pow(2).mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    handle.detach()
+    assert type(norm) is not torch.Tensor
+    assert "clip_grad_norm" in names(tape)
+    assert tape.events("grad_norm") == []
+    assert tape.fact("initial_parameters") == []
+    [facts] = tape.fact("model")
+    assert facts["parameter_bytes"] == facts["gradient_bytes"] == facts["parameters"] * 4
+
+
 # Memory
 
 
