@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 
 from tracekit import recorder
@@ -23,13 +24,14 @@ from tracekit.adapters.torch._group import Group, group_of
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._loop import device_clock_of
 from tracekit.adapters.torch._patch import Watch, patch
-from tracekit.recorder import CollectiveType, Token
+from tracekit.recorder import CollectiveType, Token, pause
 
 __all__ = [
     "Call",
     "Calls",
     "HostCall",
     "calls_of",
+    "collective_cost",
     "expect_callbacks",
     "here",
     "later",
@@ -147,6 +149,24 @@ class HostFlight:
             self.done()
 
 
+class Unrecorded:
+    """A call while recording pauses: a post-mortem still knows it, and that is all."""
+
+    __slots__ = ("token", "type")
+
+    def __init__(self, types: Types, seq: int, nbytes: int) -> None:
+        self.type = types.blocking
+        self.token: Token = self.type.begin(seq, nbytes)
+
+    def wait_begins(self) -> None:
+        pass
+
+    def waited(self, error: bool = False) -> None:
+        self.type.drop(self.token)
+
+    done = gone = waited
+
+
 class DeviceCall:
     """A call on a device; blocking or not, its stream says when it came and went."""
 
@@ -211,6 +231,8 @@ class Calls:
             types = self._types[op, dtype, root, name] = self._new_types(op, dtype, root, name)
         if not seq:
             seq = self.group.next()
+        if pause.on:
+            return Unrecorded(types, seq, nbytes)
         if device is not None:
             clock = device_clock_of(device)
             if clock is not None:
@@ -232,6 +254,16 @@ def calls_of(process_group: Any) -> Calls:
         calls = Calls(process_group)
         _calls.add(process_group, calls)
     return calls
+
+
+def collective_cost(process_group: Any) -> int:
+    """Nanoseconds that it costs to record one call of a group."""
+    calls, tensor = calls_of(process_group), torch.empty(1)
+
+    def one() -> None:
+        calls.begin("all_reduce", tensor, 4, True).waited()
+
+    return recorder.cost_of(one)
 
 
 _flights: Watch[Call] = Watch()

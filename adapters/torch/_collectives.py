@@ -15,11 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tracekit import recorder
 from tracekit.adapters.torch._calls import (
     Call,
     Calls,
     HostCall,
     calls_of,
+    collective_cost,
     here,
     later,
     watch_works,
@@ -112,7 +114,15 @@ def watch_collectives() -> list[Callable[[], None]]:
         for module in (dist.distributed_c10d, dist):
             if callable(getattr(module, name, None)):
                 undo.append(patch(module, name, functools.partial(_composed, name)))
+    _tell_cost()
     return undo
+
+
+@guarded("cost of a call")
+def _tell_cost() -> None:
+    if dist.is_initialized():
+        cost = collective_cost(dist.distributed_c10d._get_default_group())
+        recorder.fact("cost", {"call_ns": cost})
 
 
 def size_of(value: Any) -> int:

@@ -140,6 +140,8 @@ class Broadcasts:
         if self._bytes[0] != len(tensors):
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             self._bytes = (len(tensors), size)
+        if recorder.pause.on:
+            return None
         type_, phase = self._types[root]
         seq, nbytes = self._group.next(), self._bytes[1]
         device = self._loop.device

@@ -135,7 +135,7 @@ class Dispatcher:
 
     @guarded("bucket spans")
     def _begin(self, bucket: Any) -> Any:
-        if self.buckets is None:
+        if self.buckets is None or recorder.pause.on:
             return None
         buffer = bucket.buffer()
         return self.buckets, self.buckets.begin(buffer.numel() * buffer.element_size())

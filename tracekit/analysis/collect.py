@@ -128,6 +128,7 @@ class _Collector:
             seen.ranks,
             {name: np.full(shape, np.nan, np.float32) for name in PER_STEP},
             np.zeros(shape, np.bool_),
+            np.zeros(shape, np.bool_),
             np.zeros(shape, np.int64),
             np.zeros(shape, np.float32),
             np.zeros(shape, np.float32),
@@ -181,10 +182,11 @@ class _Collector:
         self.carried = really
 
     def _steps(self) -> None:
-        rows = self.engine.sql("SELECT rank, step, begin_ns, is_open FROM steps")
+        rows = self.engine.sql("SELECT rank, step, begin_ns, is_open, is_untraced FROM steps")
         where, _ = self._where(rows)
         self.tables.begin_ns[where] = rows["begin_ns"].to_numpy()[self._inside]
         self.tables.is_open[where] = rows["is_open"].to_numpy()[self._inside] > 0
+        self.tables.is_untraced[where] = rows["is_untraced"].to_numpy()[self._inside] > 0
 
     def _where(self, rows: pa.Table) -> tuple[tuple[Ints, Ints], Ints]:
         """Where rows of (step, rank) belong in the arrays; rows outside are left out."""

@@ -34,6 +34,8 @@ class RankFacts:
     """Its coordinates in the parallel groups, as somebody told them."""
     role_source: str = ""
     dropped: int = 0
+    cost: dict[str, float] = field(default_factory=dict)
+    """Nanoseconds that recording took there: a span (span_ns), a collective (call_ns)."""
     batch: float | None = None
 
 
@@ -112,6 +114,8 @@ def _take_object(
     elif name == "last_seq":
         enqueued, completed = value.get("enqueued"), value.get("completed")
         of.last_seq[str(value.get("group"))] = (int(enqueued or 0), int(completed or 0))
+    elif name == "cost":
+        of.cost.update({k: float(v) for k, v in value.items() if isinstance(v, (int, float))})
     elif name == "dropped":
         of.dropped += int(value.get("spans") or 0)
 

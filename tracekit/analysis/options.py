@@ -71,6 +71,9 @@ class Options:
     shares_steps: int = 20
     """Steps that a finding about shares needs."""
 
+    overhead_interval: float = 0.02
+    """Width of the interval of the measured overhead beyond which it is not shown."""
+
     stall_times_median: float = 5.0
     """How long a collective must be open to be called hung, in median steps."""
     stall_s: float = 10.0

@@ -14,6 +14,7 @@ from tracekit.analysis.facts import Facts, read_facts
 from tracekit.analysis.gaps import clock_findings, gap_findings
 from tracekit.analysis.judge import judge
 from tracekit.analysis.options import Options
+from tracekit.analysis.overhead import overhead
 from tracekit.analysis.peers import Peers, find_peers
 from tracekit.analysis.share_verdicts import share_findings
 from tracekit.analysis.steps import Steps, choose_steps
@@ -107,6 +108,7 @@ def analyze(
         what_if(tables, steps, judgement, peers),
         summarize_collectives(tables, facts) if tables is not None else (),
         tuple(findings),
+        overhead(seen, facts, tables, steps, options),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ class Steps:
     """Warm, and none of those that are set aside: the statistics rest on them."""
     warm_up: int
     """Complete steps that warm-up took."""
+    untraced: Places = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Past warm-up, with nothing recorded in them: they tell what recording costs."""
 
 
 def choose_steps(tables: Tables, options: Options) -> Steps:
@@ -38,10 +40,12 @@ def choose_steps(tables: Tables, options: Options) -> Steps:
     mean = wall[complete].mean(axis=1) if len(complete) else np.zeros(0, np.float32)
     warm_up = _warm_up(mean, tables.calls[complete], tables.bytes[complete], options)
     warm = complete[warm_up:]
+    untraced = tables.is_untraced[warm].any(axis=1)
+    warm, dark = warm[~untraced], warm[untraced]
     special = tables.values["own_checkpoint"][warm] + tables.values["own_eval"][warm]
     flagged = (special > 0).any(axis=1)
     few = flagged.mean() <= options.set_aside_at_most if len(warm) else False
-    return Steps(complete, warm, warm[~flagged] if few else warm, warm_up)
+    return Steps(complete, warm, warm[~flagged] if few else warm, warm_up, dark)
 
 
 def _without_stub(complete: Places, tables: Tables) -> Places:

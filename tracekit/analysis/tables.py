@@ -57,6 +57,8 @@ class Overview:
     stepless_end_ns: int
     """When the last span ended that belongs to no step."""
     device_ranks: tuple[int, ...]
+    step_spans: dict[int, dict[str, int]] = field(default_factory=dict)
+    """How many spans each rank recorded inside of steps, by kind."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ class Tables:
     ranks: tuple[int, ...]
     values: dict[str, Floats]
     is_open: npt.NDArray[np.bool_]
+    is_untraced: npt.NDArray[np.bool_]
+    """Steps in which recording paused, so that its cost can be measured."""
     begin_ns: Ints
     imposed: Floats
     """What each rank alone cost the others, by arrivals."""
@@ -128,8 +132,10 @@ def overview(engine: Engine) -> Overview | None:
     attempts = len({row["attempt"] for row in rows})
     rows = [row for row in rows if row["attempt"] == attempt]
     last: dict[int, int] = {}
+    step_spans: dict[int, dict[str, int]] = {}
     for row in rows:
         last[row["rank"]] = max(row["last_ns"], last.get(row["rank"], 0))
+        step_spans.setdefault(row["rank"], {})[row["kind"]] = row["step_spans"]
     stepped = [row for row in rows if row["kind"] == "step" and row["first_step"] is not None]
     return Overview(
         attempt,
@@ -146,4 +152,5 @@ def overview(engine: Engine) -> Overview | None:
         max((row["spans"] for row in stepped), default=0),
         max((row["stepless_end_ns"] or 0 for row in rows), default=0),
         tuple(sorted({row["rank"] for row in rows if row["kind"] == "kernel"})),
+        step_spans,
     )

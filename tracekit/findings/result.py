@@ -15,6 +15,7 @@ __all__ = [
     "CollectiveSummary",
     "CoverageSummary",
     "Mended",
+    "Overhead",
     "Questions",
     "RankSummary",
     "RunSummary",
@@ -194,6 +195,22 @@ class CoverageSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Overhead:
+    """What recording cost. Accounted: spans times what one costs on that machine. Measured: by
+    how much traced steps are longer than untraced ones, with the interval of 95 %."""
+
+    spans_per_step: float
+    accounted_us: float | None = None
+    """A step, on the thread that trains; None where ranks do not tell what a span costs."""
+    accounted_share: float | None = None
+    slowdown: float | None = None
+    low: float | None = None
+    high: float | None = None
+    shown: bool | None = None
+    """Whether the interval is narrow enough to say something; None where nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """The verdict over a run and the numbers it rests on."""
 
@@ -211,5 +228,6 @@ class Analysis:
     what_if: WhatIf | None = None
     collectives: tuple[CollectiveSummary, ...] = ()
     findings: tuple[Finding, ...] = ()
+    overhead: Overhead | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     """What single detectors know beyond this; not part of the contract."""

@@ -291,6 +291,14 @@ WORDS: Mapping[str, str] = {
     "report.collectives": _("Collectives, ms of a mean rank in a mean step"),
     "report.lost": _("{seconds:.1f} s lost"),
     "report.next": _("next"),
+    "report.overhead.accounted": _(
+        "tracing took {percent:.2f} % of the step by account: {us:.0f} µs for {spans:.0f} spans"
+    ),
+    "report.overhead.unknown": _("{spans:.0f} spans a step; what one costs was not recorded"),
+    "report.overhead.measured": _("measured slowdown {percent:.2f} % ({low:.2f} to {high:.2f} %)"),
+    "report.overhead.not_shown": _(
+        "measured slowdown not shown: between {low:.1f} and {high:.1f} %"
+    ),
     "report.coverage.whole": _("{files} files, no span dropped, {open} open at the end"),
     "report.coverage.dropped": _("{files} files, {dropped} spans dropped, {open} open at the end"),
     "report.coverage.skipped": _("{count} skipped"),

@@ -3,6 +3,7 @@
 from tracekit.recorder._current import (
     as_rank,
     bind_identity,
+    cost_of,
     current,
     current_or_start,
     event,
@@ -18,6 +19,7 @@ from tracekit.recorder._current import (
     tell_stopped,
     when_stopped,
 )
+from tracekit.recorder._overhead import pause
 from tracekit.recorder._recorder import Recorder
 from tracekit.recorder._sink import Chunk, Sink
 from tracekit.recorder._spans import AttributedSpan, SpanType, Token, clock
@@ -34,11 +36,13 @@ __all__ = [
     "as_rank",
     "bind_identity",
     "clock",
+    "cost_of",
     "current",
     "current_or_start",
     "event",
     "fact",
     "install",
+    "pause",
     "recorders",
     "remove",
     "renumber",

@@ -13,6 +13,7 @@ from tracekit.model import KINDS
 from tracekit.recorder import _spans
 from tracekit.recorder._attributes import as_text
 from tracekit.recorder._intern import OTHER, interner
+from tracekit.recorder._overhead import cold_cost
 from tracekit.recorder._recorder import Recorder
 from tracekit.recorder._sink import Chunk
 from tracekit.recorder._spans import AttributedSpan, SpanType
@@ -22,6 +23,7 @@ from tracekit.recorder._types import span_type
 __all__ = [
     "as_rank",
     "bind_identity",
+    "cost_of",
     "current",
     "current_or_start",
     "event",
@@ -182,6 +184,19 @@ def tell_stopped() -> None:
             _when_stopped.pop()()
     except Exception as error:
         say_once(f"something was left attached: {type(error).__name__}: {error}")
+
+
+def cost_of(call: Callable[[], Any]) -> int:
+    """Nanoseconds that a call costs which records something; nothing of it is kept."""
+    before = getattr(_spans.local, "state", None)
+    _spans.local.state = null_state(_null_recorder)
+    try:
+        return cold_cost(call)
+    finally:
+        if before is not None:
+            _spans.local.state = before
+        else:
+            del _spans.local.state
 
 
 def renumber(recorder: Recorder) -> None:

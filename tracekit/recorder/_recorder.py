@@ -26,6 +26,7 @@ from tracekit.recorder._attributes import (
     write_continuations,
 )
 from tracekit.recorder._intern import interner
+from tracekit.recorder._overhead import is_untraced, pause
 from tracekit.recorder._sink import Sink
 from tracekit.recorder._spans import Token
 from tracekit.recorder._thread import (
@@ -80,9 +81,12 @@ class Recorder:
         # A thread that is not Python's (one of gloo's, which ends a bucket) forgets its locals
         # after each call into Python. Without this it would take a fresh chunk every time.
         self._foreign: dict[int, ThreadState] = {}
+        self.measures_overhead = False
         self._step: Token | None = None
         self._step_type = span_type("train_step", "step")
+        self._untraced_type = span_type("untraced_step", "step")
         self._null = null_state(self)
+        self._retired = 0
         interner.listen(sink)
 
     # Threads
@@ -146,6 +150,8 @@ class Recorder:
             state.use(self.sink.chunk(state.lane >> LANE_SHIFT, get_native_id()))
             if self.closed:
                 state.silence()
+            elif state.epoch < self._retired:  # said while this thread took the chunk
+                state.retire()
         except Exception:
             state.silence()
         finally:
@@ -153,6 +159,7 @@ class Recorder:
 
     def retire_before(self, epoch: int) -> None:
         """Make threads leave chunks of segments before this epoch at their next record."""
+        self._retired = epoch
         for state in self._living():
             if 0 < state.epoch < epoch:
                 state.retire()
@@ -182,7 +189,9 @@ class Recorder:
         if self._step is not None:
             self.end_step()
         self.step_word = (step + 1) << STEP_BITS
-        self._step = self._step_type.begin()
+        if self.measures_overhead:
+            pause.on = is_untraced(step)
+        self._step = (self._untraced_type if pause.on else self._step_type).begin()
         self.step_id = self._step[5]
 
     def end_step(self, error: bool = False) -> None:
@@ -245,6 +254,7 @@ class Recorder:
             return
         self.end_step()
         self.closed = True
+        pause.on = False
         for state in self._living():
             state.silence()
         self._forget_groups()

@@ -97,6 +97,18 @@ class CollectiveType(SpanType):
             recorder.free_rows.append(row)
         recorder.group_words[self.group + 1] = site & _SEQ_MASK
 
+    def drop(self, token: Token) -> None:
+        """End a call without a record of it; that the group has it behind it stays known."""
+        try:
+            recorder, row, _, _, _, _, site, _ = token
+        except ValueError:
+            return
+        token.clear()
+        if row is not recorder.spare_row:
+            recorder.sink.open_words[row[1]] = 0
+            recorder.free_rows.append(row)
+        recorder.group_words[self.group + 1] = site & _SEQ_MASK
+
     @staticmethod
     def amend(token: Token, seq: int | None = None, nbytes: int | None = None) -> None:
         """Correct what an open call was thought to be; its row in the open-span table stays."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.findings import Finding, Severity, Words, say, translator
-from tracekit.findings.result import Analysis, CollectiveSummary, RankSummary
+from tracekit.findings.result import Analysis, CollectiveSummary, Overhead, RankSummary
 
 __all__ = ["text"]
 
@@ -62,6 +62,8 @@ def _parts(analysis: Analysis, translate: Translate) -> Iterable[RenderableType]
         yield ""
         yield _collectives(analysis.collectives, translate)
     yield ""
+    if analysis.overhead is not None:
+        yield Text(_overhead(analysis.overhead, translate), style="dim")
     yield Text(_coverage(analysis, translate), style="dim")
 
 
@@ -215,6 +217,20 @@ def _collectives(found: tuple[CollectiveSummary, ...], translate: Translate) -> 
         cells += [_number(value) for value in (one.wait_ms, one.queue_ms, one.transfer_ms)]
         table.add_row(*cells)
     return table
+
+
+def _overhead(cost: Overhead, translate: Translate) -> str:
+    """What recording cost, always by account, and measured where that was asked for."""
+    if cost.accounted_us is None or cost.accounted_share is None:
+        said = [say("report.overhead.unknown", spans=cost.spans_per_step)]
+    else:
+        percent, us = 100 * cost.accounted_share, cost.accounted_us
+        said = [say("report.overhead.accounted", percent=percent, us=us, spans=cost.spans_per_step)]
+    if cost.slowdown is not None and cost.low is not None and cost.high is not None:
+        percent, low, high = 100 * cost.slowdown, 100 * cost.low, 100 * cost.high
+        key = "report.overhead.measured" if cost.shown else "report.overhead.not_shown"
+        said.append(say(key, percent=percent, low=low, high=high))
+    return "; ".join(translate(part) for part in said)
 
 
 def _coverage(analysis: Analysis, translate: Translate) -> str:

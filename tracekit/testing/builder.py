@@ -199,6 +199,14 @@ class RunBuilder:
         for _ in range(count):
             self.step(**phases)
 
+    def untraced_step(self, ms: float) -> int:
+        """A step in which recording pauses, to measure what it costs; returns its number."""
+        step, begins = self._begin_step()
+        for rank in range(self.world_size):
+            self.now[rank] = begins[rank] + round(ms * _MS)
+            self.span(rank, "step", begins[rank], self.now[rank], "untraced_step", step)
+        return step
+
     def _begin_step(self) -> tuple[int, list[int]]:
         step = self.next_step
         self.next_step += 1

@@ -208,7 +208,7 @@ def every_functional(rank: int, ranks: int, compiled: bool, small: bool) -> None
     with recording() as tape:
         handle = trace(nn.Linear(1, 1))
         for name, (op, call, nbytes) in FUNCTIONAL.items():
-            run = functools.partial(lambda call: call(group, size) + 1, call)
+            run: Any = functools.partial(lambda call: call(group, size) + 1, call)
             if compiled:
                 run = torch.compile(run, backend="aot_eager", fullgraph=True)
                 run()  # graphs are made here; nothing may be recorded of that but the one call
@@ -296,11 +296,13 @@ def messages(rank: int, ranks: int) -> None:
         handle = trace(nn.Linear(1, 1))
         if rank == 0:
             dist.send(tensor(), 1)
-            dist.isend(tensor(), 1, tag=7).wait()
+            sent: Any = dist.isend(tensor(), 1, tag=7)
+            sent.wait()
             dist.send_object_list(["there"], 1)
         elif rank == 1:
             dist.recv(tensor(), 0)
-            dist.irecv(tensor(), 0, tag=7).wait()
+            received: Any = dist.irecv(tensor(), 0, tag=7)
+            received.wait()
             dist.recv_object_list([None], 0)
         both = [
             dist.P2POp(dist.isend, tensor(), (rank + 1) % ranks),
@@ -312,7 +314,7 @@ def messages(rank: int, ranks: int) -> None:
         handle.detach()
         seen = calls(tape)
     *exchanged, reduce = seen
-    key = {
+    key: dict[Any, int | None] = {
         (rank, s.peer, s.seq) if s.op == "send" else (s.peer, rank, s.seq): s.nbytes
         for s in exchanged
     }
@@ -368,7 +370,7 @@ def test_a_call_that_raises_raises_as_before_and_leaves_nothing_open(tmp_path: P
 
 def again(rank: int, ranks: int) -> None:
     """Another default group after the first one: its calls are numbered anew, its name differs."""
-    store = dist.TCPStore("127.0.0.1", 0, 1, True) if ranks == 1 else None
+    store = torch._C._distributed_c10d.HashStore()
     with recording() as tape:
         handle = trace(nn.Linear(1, 1))
         dist.all_reduce(tensor())

@@ -221,7 +221,8 @@ def test_phases_on_a_device_are_launches_and_device_spans(
 def test_a_collective_on_a_device_is_timed_on_its_stream(
     tape: Tape, time: Time, monkeypatch: pytest.MonkeyPatch, blocking: bool
 ) -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = torch._C._distributed_c10d.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     device, times = device_clock(time)
     device.name = "meta"
     monkeypatch.setattr(_calls, "device_clock_of", lambda of: times if times.serves(of) else None)

@@ -11,7 +11,7 @@ SELECT
   l.rank,
   h.step,
   l.kind, l.lane, l.span_id, l.parent_id, l.start_ns, l.end_ns, l.sent_before, l.blocking,
-  l.is_wait, l.is_open, l.collective_op, l.collective_group, l.collective_seq,
+  l.is_wait, l.is_untraced, l.is_open, l.collective_op, l.collective_group, l.collective_seq,
   l.collective_bytes, l.group_size, l.peer_rank
 FROM leaving l
 JOIN steps h ON h.rank = l.rank

@@ -12,6 +12,7 @@ SELECT
     ELSE 1
   END AS blocking,
   CASE WHEN kind = 'comm' AND name = 'wait' THEN 1 ELSE 0 END AS is_wait,
+  CASE WHEN kind = 'step' AND name = 'untraced_step' THEN 1 ELSE 0 END AS is_untraced,
   is_open, collective_op, collective_group, collective_seq, collective_bytes, group_size,
   peer_rank
 FROM numbered

@@ -11,6 +11,7 @@ SELECT
     ELSE 1
   END AS blocking,
   CASE WHEN s.kind = 'comm' AND s.name = 'wait' THEN 1 ELSE 0 END AS is_wait,
+  CASE WHEN s.kind = 'step' AND s.name = 'untraced_step' THEN 1 ELSE 0 END AS is_untraced,
   s.is_open, s.collective_op, s.collective_group, s.collective_seq, s.collective_bytes,
   s.group_size, s.peer_rank
 FROM numbered s
