@@ -25,7 +25,6 @@ from tracekit.adapters.torch._functional import watch_functional
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loader import watch_loader, watch_unknown_loaders
 from tracekit.adapters.torch._loop import Loop, loop_here
-from tracekit.adapters.torch._optimizer import Updates, updates_of
 from tracekit.adapters.torch._patch import patch
 from tracekit.adapters.torch._roots import inner_modules, parameters_of, roots_of
 from tracekit.adapters.torch._trace import Handle, when_asked
@@ -67,7 +66,7 @@ class _Automatic:
         self._lock = threading.RLock()
         self._undo: Undo = []
         self._traced: list[_Traced] = []
-        self._optimizers: list[tuple[weakref.ref[Any], list[Updates]]] = []
+        self._optimizers: list[weakref.ref[Any]] = []
         self._loaders: dict[int, tuple[Any, Undo]] = {}
         self._gone: deque[int] = deque()
         self._began = clock()
@@ -126,7 +125,7 @@ class _Automatic:
             left = parameters_of(optimizer)
             if not left:
                 return
-            self._optimizers.append((weakref.ref(optimizer), []))
+            self._optimizers.append(weakref.ref(optimizer))
             for traced in self._traced:
                 if self._holds(traced, left):
                     self._attach_optimizers(traced)
@@ -190,13 +189,10 @@ class _Automatic:
         self._attach_optimizers(traced)
 
     def _attach_optimizers(self, traced: _Traced) -> None:
-        for reference, updates in self._optimizers:
+        for reference in self._optimizers:
             optimizer = reference()
             if optimizer is not None and self._holds(traced, parameters_of(optimizer)):
                 traced.handle.attach_loop(optimizer, None)
-                watched = updates_of(optimizer)
-                if watched is not None:
-                    updates.append(watched)
 
     def _holds(self, traced: _Traced, parameters: set[int]) -> bool:
         model = traced.model()
@@ -225,7 +221,7 @@ class _Automatic:
             self._tidy()
             here = [traced for traced in self._traced if traced.handle.loop is loop]
             known = {id(traced.model()) for traced in here}
-            optimizers = [reference() for reference, _ in self._optimizers]
+            optimizers = [reference() for reference in self._optimizers]
             held = [parameters_of(one) for one in optimizers if one is not None]
             outer = [m for m in self._search(set().union(*held)) if id(m) not in known]
             for root in outer:
@@ -248,10 +244,7 @@ class _Automatic:
         for traced in [one for one in self._traced if one.model() is None]:
             self._traced.remove(traced)
             traced.handle.detach()
-        for entry in [one for one in self._optimizers if one[0]() is None]:
-            self._optimizers.remove(entry)
-            for updates in entry[1]:
-                updates.stop()  # so that the next optimizer ends steps
+        self._optimizers = [one for one in self._optimizers if one() is not None]
 
     def _forget_loader(self, key: int) -> None:
         gone, undo = self._loaders.pop(key)
