@@ -10,6 +10,7 @@ import torch
 from tracekit import recorder
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
+from tracekit.adapters.torch._telling import tell
 
 __all__ = ["Batches"]
 
@@ -53,14 +54,14 @@ class Batches:
         context = getattr(loader, "multiprocessing_context", None)
         if context is not None:
             found["start_method"] = str(context.get_start_method())
-        recorder.fact("loader", found)
+        tell("loader", found)
         sampler = _sampler_of(loader)
         if sampler is not None:
             facts = {"class": type(sampler).__name__, **_read(sampler, _SAMPLER)}
             generator = getattr(sampler, "generator", None) or getattr(loader, "generator", None)
             if generator is not None:
                 facts["generator_seed"] = generator.initial_seed()
-            recorder.fact("sampler", facts)
+            tell("sampler", facts)
             self._epoch = facts.get("epoch")
         self.size = _number(getattr(loader, "batch_size", None)) or _number(
             getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
@@ -87,7 +88,7 @@ class Batches:
             self._stop()
             batches = max(self.taken - self._before, 1)
             if self.size and self.taken:
-                recorder.fact("batch_size", self.size * batches)
+                tell("batch_size", self.size * batches)
         self._before = self.taken
 
     def stop(self) -> None:

@@ -17,12 +17,12 @@ from weakref import WeakSet
 import torch
 from torch.nn.parameter import is_lazy
 
-from tracekit import recorder
 from tracekit.adapters.torch._checksum import checksum
 from tracekit.adapters.torch._ddp import Replica, is_compiled
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._sizes import local_bytes
+from tracekit.adapters.torch._telling import tell
 from tracekit.recorder import Recorder
 
 __all__ = ["tell_facts", "watch_ddp_facts"]
@@ -68,12 +68,12 @@ def _tell(name: str, find: Callable[[], Any]) -> None:
     """Record one fact; what has nothing to say says nothing, and what fails costs only itself."""
 
     @guarded(f"fact {name}")
-    def tell() -> None:
+    def find_and_tell() -> None:
         value = find()
         if value:
-            recorder.fact(name, value)
+            tell(name, value)
 
-    tell()
+    find_and_tell()
 
 
 def _versions(device: torch.device) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tracekit import recorder
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._sizes import local_bytes
+from tracekit.adapters.torch._telling import tell
 
 __all__ = ["watch_rates"]
 
@@ -53,11 +53,11 @@ class _Rates:
         """Record what the optimizer was made with."""
         rates = self._read(optimizer)
         if rates and not self._attributes:
-            recorder.fact("learning_rate", rates[0])
+            tell("learning_rate", rates[0])
         defaults = getattr(optimizer, "defaults", {})
         given = {key: defaults[key] for key in _SETTINGS if defaults.get(key) is not None}
         groups = {"groups": len(optimizer.param_groups), "learning_rates": rates}
-        recorder.fact("optimizer", {"class": type(optimizer).__name__, **groups, **given})
+        tell("optimizer", {"class": type(optimizer).__name__, **groups, **given})
 
     @guarded("lr")
     def updated(self) -> None:
@@ -104,4 +104,4 @@ class _Rates:
             for value in (values.values() if isinstance(values, dict) else ())
             if isinstance(value, torch.Tensor)
         )
-        recorder.fact("optimizer_state", {**self._attributes, "bytes": state})
+        tell("optimizer_state", {**self._attributes, "bytes": state})

@@ -44,8 +44,8 @@ _SECRET_VALUE = re.compile(
     re.I,
 )
 _MASKED = "***"
-_LONGEST_SETTING = 1000
-_MOST_SETTINGS = 200
+_LONGEST_SETTING = 400
+_MOST_SETTINGS = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,15 @@ def test_a_loop_without_updates_has_no_batch_size(tape: Tape) -> None:
     assert tape.fact("batch_size") == []
 
 
+def test_facts_of_loaders_that_never_stop_coming_end(tape: Tape) -> None:
+    model = network()
+    handle = trace(model)
+    for _ in range(50):
+        trace(model, loader=DataLoader(samples(2), batch_size=2))  # type: ignore[arg-type]
+    handle.detach()
+    assert len(tape.fact("loader")) == len(tape.fact("sampler")) == 32
+
+
 # The optimizer
 
 
