@@ -62,8 +62,8 @@ def _traced_iter(original: Callable[..., Any]) -> Callable[..., Any]:
                 inner = evaluating.wait_for(original, self, evaluates=True)
                 return _EvaluationIterator(evaluating, inner)
             watched = _loaders.get(self)
-        if watched is None or watched.loop.thread != get_ident():
-            return original(self)
+        if watched is None or watched.loop.thread != get_ident() or watched.loop.waits:
+            return original(self)  # also where a class calls the __iter__ of the one above it
         watched.batches.begins(self)
         return _TracedIterator(watched, watched.loop.wait_for(original, self))
 

@@ -143,6 +143,17 @@ def test_fully_sharded_models_are_traced(tape: Tape, group: None) -> None:
     assert found["optimizer optimizer_step"] == 3
 
 
+@pytest.mark.filterwarnings("ignore")  # it says that it has one rank only, and that it is old
+def test_models_of_the_first_fsdp_are_traced(tape: Tape, group: None) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp").FullyShardedDataParallel
+    inner = fsdp(nn.Linear(4, 8), device_id=torch.device("cpu"))
+    model = fsdp(nn.Sequential(inner, nn.Linear(8, 2)), device_id=torch.device("cpu"))
+    train(model, sgd(model), numbers())
+    found = counts(tape)
+    assert found["forward forward"] == found["backward backward"] == 3
+    assert found["optimizer optimizer_step"] == 3
+
+
 class Wrapper(nn.Module):
     """What a loop calls instead of the model that its optimizer was made of."""
 
