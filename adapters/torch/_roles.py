@@ -7,6 +7,7 @@ becomes known: coordinates and sizes by dimension, and whose word it is.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any
@@ -19,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tracekit import recorder
 from tracekit.adapters.torch._frameworks import deepspeed_places, megatron_places
 from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._patch import patch
 from tracekit.recorder import Recorder
 
@@ -36,6 +38,8 @@ _DIMENSIONS = {
     "ep": "ep expert experts expert_parallel",
 }
 _DIMENSION_OF = {name: known for known, names in _DIMENSIONS.items() for name in names.split()}
+_SHARDS = ("replicate", "shard")
+"""What the dimensions of a mesh without names are to a model that is sharded over it."""
 _OF_GROUP = {
     "DATA_PARALLEL_GROUP": "dp",
     "TENSOR_MODEL_PARALLEL_GROUP": "tp",
@@ -115,15 +119,30 @@ def note_places(source: str, places: Places) -> None:
         roles.tell(dist.get_world_size())
 
 
-def watch_roles(model: torch.nn.Module) -> list[Callable[[], None]]:
-    """Tell the role as far as it is known, and follow the meshes that are made later."""
-    undo = [patch(DeviceMesh, "__init__", _traced_mesh)]
+def watch_roles(model: torch.nn.Module, loop: Loop) -> list[Callable[[], None]]:
+    """Tell the role as far as it is known, and again when meshes are made and after an update.
+
+    A model may be wrapped or sharded after it was traced; once it is trained, it is no more.
+    """
+    held = weakref.ref(model)
+    _look(model)
+
+    def updated() -> None:
+        stop()
+        model = held()
+        if model is not None:
+            _look(model)
+
+    stop = loop.watch_updates(updated)
+    return [patch(DeviceMesh, "__init__", _traced_mesh), stop]
+
+
+def _look(model: torch.nn.Module) -> None:
     if dist.is_initialized():
         note_places("megatron", megatron_places())
         note_places("deepspeed", deepspeed_places(model))
         _look_at_groups()
         _look_at(model)
-    return undo
 
 
 def _traced_mesh(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,26 +164,26 @@ def _mesh_made(mesh: Any) -> None:
 # Meshes
 
 
-def places_of_mesh(mesh: Any, unnamed: str | None = None) -> Places:
-    """This rank's place on a mesh by the names of its dimensions, or all of it as one."""
+def places_of_mesh(mesh: Any, shards: bool = False) -> Places:
+    """This rank's place on a mesh by the names of its dimensions, or as a shard of a replica."""
     at = mesh.get_coordinate()
     if at is None:
         return {}
     sizes = tuple(mesh.mesh.shape)
-    names = mesh.mesh_dim_names
-    if not names:
-        names = (unnamed,) * len(sizes) if unnamed else ()
-    return _together((name, int(i), int(size)) for name, i, size in zip(names, at, sizes))  # noqa: B905
+    names = mesh.mesh_dim_names or (_SHARDS[-len(sizes) :] if shards else ())
+    if len(names) != len(sizes):
+        return {}
+    each = zip(names, at, sizes, strict=True)
+    return _together((name, int(place), int(size)) for name, place, size in each)
 
 
 def _together(named: Iterable[tuple[Any, int, int]]) -> Places:
     """Dimensions of one kind count as one, the first of them slowest: replicas of shards."""
     parts: dict[str, dict[str, tuple[int, int]]] = {}
-    for number, (name, at, size) in enumerate(named):
+    for name, at, size in named:
         known = _DIMENSION_OF.get(str(name).lower())
         if known is not None:
-            twin = f"{name}/{number}" if name in parts.get(known, {}) else str(name)
-            parts.setdefault(known, {})[twin] = (at, size)
+            parts.setdefault(known, {})[str(name)] = (at, size)
     places: Places = {}
     for known, named_parts in parts.items():
         flat = named_parts.get(known)  # made of the others, where there are others
@@ -200,14 +219,17 @@ def _look_at(model: torch.nn.Module) -> None:
             continue
         seen.add(id(mesh))
         root = _root(mesh)
-        places = places_of_mesh(root, "dp" if sharded and root is mesh else None)
+        places = places_of_mesh(root, sharded and root is mesh)
         note_places("device_mesh", places)
     for module in model.modules():
-        group = _replicas_group(module)
-        if group is not None and id(group) not in seen:
-            seen.add(id(group))
-            place = {"dp": (dist.get_rank(group), dist.get_world_size(group))}
-            note_places("groups", place)
+        groups = _replicas(module)
+        if groups and id(groups[-1]) not in seen:
+            seen.add(id(groups[-1]))
+            each = zip(_SHARDS[-len(groups) :], groups, strict=True)
+            note_places(
+                "groups",
+                _together((name, dist.get_rank(g), dist.get_world_size(g)) for name, g in each),
+            )
 
 
 def _fsdp2(model: torch.nn.Module) -> bool:
@@ -218,18 +240,13 @@ def _fsdp2(model: torch.nn.Module) -> bool:
     )
 
 
-def _replicas_group(module: torch.nn.Module) -> Any:
-    """The group among which a wrapper replicates or shards its module.
-
-    Hybrid sharding has two, and neither of them alone holds all replicas.
-    """
+def _replicas(module: torch.nn.Module) -> list[Any]:
+    """The groups among which a wrapper replicates and shards its module."""
     names = {base.__name__ for base in type(module).__mro__}
-    if "DistributedDataParallel" in names:
-        return getattr(module, "process_group", None)
-    if "FullyShardedDataParallel" in names:
-        hybrid = getattr(module, "_inter_node_pg", None) is not None
-        return None if hybrid else getattr(module, "process_group", None)
-    return None
+    if not names & {"DistributedDataParallel", "FullyShardedDataParallel"}:
+        return []
+    groups = (getattr(module, name, None) for name in ("_inter_node_pg", "process_group"))
+    return [group for group in groups if group is not None]
 
 
 @guarded("roles")

@@ -162,7 +162,7 @@ class Handle:
         self._keep(watch_collectives)
         self._keep(watch_functional)
         self._keep(watch_pipeline)
-        self._keep(watch_roles, model)
+        self._keep(watch_roles, model, loop)
         self._keep(watch_deepspeed, model, loop)
         self._keep(watch_gc)
         self._keep(watch_save)

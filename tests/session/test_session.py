@@ -227,3 +227,26 @@ def test_a_process_group_that_confirms_the_rank_is_written_down_without_a_word(
     (path,) = (session.run_dir / "attempt-000" / "ranks").glob("rank-*.json")
     assert json.loads(path.read_text())["uid_source"] == "store"
     assert caplog.messages == []
+
+
+def test_the_user_says_the_role_of_a_rank(tmp_path: Path) -> None:
+    role = {"dp": 3, "pp": 0, "tp": 1}
+    session = tracekit.start(
+        run="role", dir=str(tmp_path), rank=7, world_size=16, agent=False, role=role
+    )
+    assert session is not None
+    recorder.bind_identity(rank=7, world_size=16, uid_store=lambda key, mine: mine)
+    with tracekit.as_rank(8):
+        tracekit.event("here")
+    tracekit.stop()
+    ranks = {
+        json.loads(path.read_text())["rank"]: json.loads(path.read_text())["role"]
+        for path in (session.run_dir / "attempt-000" / "ranks").glob("rank-*.json")
+    }
+    assert ranks == {7: role, 8: {}}
+
+
+@pytest.mark.parametrize("role", ["dp", {"dp": "0"}, {0: 1}])
+def test_a_role_that_is_none_is_refused(role: object, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="role= needs numbers by name"):
+        tracekit.start(dir=str(tmp_path), rank=0, world_size=1, role=role)  # type: ignore[arg-type]

@@ -67,14 +67,15 @@ def judge_stages(
     enough = sign_test(len(blocks), len(blocks), 1 / ways, ways) < options.p_value
     if not confirmed and (enough or late.mean() < options.consistent_share):
         return None
-    excess = {}
+    excess, steady = {}, {}
     for phase in PHASES:
         spent = _of_stages(tables, stages, tables.values[f"own_{phase}"][used].astype(np.float64))
         more_of_it = spent[:, most].min(axis=1) - spent[:, rest].max(axis=1)
         excess[phase] = float(np.median(more_of_it))
-    positive = sum(max(0.0, ns) for ns in excess.values())
-    cause = max(excess, key=lambda name: excess[name])
-    known = 0 < positive * options.cause_share <= excess[cause]
+        steady[phase] = float(np.quantile(more_of_it, options.cause_quantile))
+    positive = sum(max(0.0, ns) for ns in steady.values())
+    cause = max(steady, key=lambda name: steady[name])
+    known = 0 < positive * options.cause_share <= steady[cause]
     numbers = tuple(sorted(most.tolist()))
     return StageVerdict(
         numbers,
