@@ -238,6 +238,35 @@ def test_models_and_loaders_that_are_gone_leave_nothing(tape: Tape) -> None:
     assert counts(tape)["optimizer optimizer_step"] == 99
 
 
+class Same(DataLoader[Any]):
+    pass
+
+
+class Ahead(DataLoader[Any]):
+    """Fetches a batch ahead, as Accelerate does."""
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+
+@pytest.mark.parametrize("kind", [Same, Ahead])
+def test_loaders_of_other_classes_count_their_batches_once(
+    tape: Tape, kind: type[DataLoader[Any]]
+) -> None:
+    model = network()
+    optimizer = sgd(model)
+    loader = kind([torch.ones(4)] * 12, batch_size=2)  # type: ignore[arg-type]
+    for _ in range(2):
+        train(model, optimizer, loader)
+    assert counts(tape)["data data_wait"] == 2 * (1 + 6 + 1)
+    assert tape.fact("batch_size") == [2]
+
+
 # Evaluation
 
 
