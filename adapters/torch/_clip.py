@@ -15,7 +15,7 @@ from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop, loop_here
 from tracekit.adapters.torch._patch import patch
-from tracekit.recorder import clock
+from tracekit.recorder import clock, pause
 
 __all__ = ["watch_clip"]
 
@@ -44,7 +44,7 @@ def _traced_clip(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
         loop = loop_here()
-        if loop is None or is_compiling():
+        if loop is None or pause.on or is_compiling():
             return original(*args, **kwargs)
         with _CLIP:
             norm = original(*args, **kwargs)
@@ -69,7 +69,7 @@ def _traced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _clip_grads_with_norm_(*args: Any, **kwargs: Any) -> Any:
         loop = loop_here()
-        if loop is None or is_compiling():
+        if loop is None or pause.on or is_compiling():
             return original(*args, **kwargs)
         began, loop.clip_began = loop.clip_began or clock(), 0
         result = original(*args, **kwargs)

@@ -13,7 +13,7 @@ from tracekit.adapters.torch._device import DeviceClock
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop, Phase, loop_here
 from tracekit.adapters.torch._patch import patch
-from tracekit.recorder import clock
+from tracekit.recorder import clock, pause
 
 __all__ = ["watch_copies"]
 
@@ -39,7 +39,7 @@ def _traced(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def to(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not self.is_cpu or is_compiling():
+        if not self.is_cpu or pause.on or is_compiling():
             return direct(self, *args, **kwargs)
         loop = loop_here()
         if loop is None or loop.device is None or not _leaves(args, kwargs):

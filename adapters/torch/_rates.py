@@ -12,6 +12,7 @@ from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._sizes import local_bytes
 from tracekit.adapters.torch._telling import tell
+from tracekit.recorder import pause
 
 __all__ = ["watch_rates"]
 
@@ -63,7 +64,7 @@ class _Rates:
     def updated(self) -> None:
         """An update was made with the rates that stand there now."""
         optimizer = self._optimizer()
-        if optimizer is None:
+        if optimizer is None or pause.on:
             return
         groups = optimizer.param_groups
         for seen, group in zip(self._seen, groups):  # noqa: B905  (the others are not looked at)

@@ -16,6 +16,7 @@ from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import OPTIMIZER, Loop, loop_here
 from tracekit.adapters.torch._optimizer import Updates, updates_of
 from tracekit.adapters.torch._patch import patch
+from tracekit.recorder import pause
 
 __all__ = ["watch_scaler"]
 
@@ -36,7 +37,7 @@ def _traced_scale(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
         result = original(self, outputs)
-        if not is_compiling():
+        if not (pause.on or is_compiling()):
             _scaled(self, result)
         return result
 
@@ -81,6 +82,8 @@ def _traced_step(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("gradient scaling")
 def _begins(scaler: Any, optimizer: Any, updates: Updates, loop: Loop) -> int:
+    if pause.on:
+        return updates.made
     scale = _scale_of(scaler)
     if scale is not None and scale != updates.scale:
         updates.scale = scale
@@ -101,5 +104,6 @@ def _begins(scaler: Any, optimizer: Any, updates: Updates, loop: Loop) -> int:
 def _ended(updates: Updates, before: int | None, loop: Loop) -> None:
     """Without a call of ``optimizer.step`` the update was skipped; the training step is over."""
     if before == updates.made and not loop.is_inside(OPTIMIZER):
-        recorder.event("optimizer_skipped")
+        if not pause.on:
+            recorder.event("optimizer_skipped")
         updates.skipped()

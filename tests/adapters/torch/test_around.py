@@ -640,6 +640,37 @@ def test_a_model_that_is_checkpointed_as_a_whole_has_one_forward(tape: Tape) -> 
     ]
 
 
+# Steps without tracing, to compare with
+
+
+@needs_scaler
+def test_while_recording_pauses_steps_go_on_and_say_nothing(
+    tape: Tape, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_memory, "EVERY_NS", 0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    handle = trace(model, optimizer)
+    for step in range(4):
+        monkeypatch.setattr(recorder.pause, "on", step in (1, 2))
+        x = torch.ones(3, 4)
+        x.to("meta")
+        scaler.scale(model(x).pow(2).mean()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if step == 2:
+            next(model.parameters()).grad[0] = float("inf")  # type: ignore[index]
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] /= 2
+        device.allocated += 1 << 20
+    handle.detach()
+    assert {event.step for event in tape.events()} == {0, 3}
+    assert [event.value for event in tape.events("lr")] == [0.1, 0.0125]
+    assert {span.step for span in phases(tape)} == {None, 0, 3}  # the first copy is before step 0
+
+
 # Everything together
 
 
