@@ -103,7 +103,7 @@ def test_steps_that_are_numbered_with_gaps_take_no_more_memory() -> None:
 def test_nothing_recorded_is_no_crash_of_the_analysis() -> None:
     with RunBuilder().engine() as engine:
         analysis = analyze(engine)
-    assert analysis.phase == "startup"
+    assert (analysis.symptom, analysis.phase) == ("abnormal", "startup")
     assert finding(analysis, "coverage.partial").title == "nothing was recorded"
 
 

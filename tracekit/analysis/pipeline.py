@@ -140,7 +140,7 @@ def _nothing(coverage: CoverageSummary) -> Analysis:
     )
     run = RunSummary("", 0, (), (), 0, 0.0, 0)
     return Analysis(
-        "healthy", "startup", run, Questions(), Clock(True, None), coverage, findings=(finding,)
+        "abnormal", "startup", run, Questions(), Clock(True, None), coverage, findings=(finding,)
     )
 
 
