@@ -85,6 +85,16 @@ def test_buckets_that_backward_hides_are_not_exposed() -> None:
     assert shares.communication_total == pytest.approx(2 / 35.25, rel=0.01)
 
 
+@pytest.mark.parametrize(("backend", "tool"), [("gloo", "iperf3"), ("nccl", "nccl-tests")])
+def test_a_slow_network_is_measured_with_what_the_backend_uses(backend: str, tool: str) -> None:
+    run = RunBuilder(transfer=60)
+    run.steps(40)
+    group = {"id": run.group, "name": "0", "ranks": [0, 1, 2, 3], "backend": backend}
+    run.fact("group", group, 0)
+    [share] = [one for one in verdict(run).findings if one.id == "comm.share"]
+    assert tool in " ".join(str(words) for words in share.advice)
+
+
 def test_bandwidth_is_told_where_the_transfer_is_known() -> None:
     run = RunBuilder(transfer=1)
     run.steps(40)

@@ -46,6 +46,8 @@ class Facts:
     ranks: dict[int, RankFacts] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     group_names: dict[str, str] = field(default_factory=dict)
+    backends: dict[str, str] = field(default_factory=dict)
+    """What carries the calls of a group, where that is told."""
     world_size: int = 0
 
     def of(self, rank: int) -> RankFacts:
@@ -76,6 +78,8 @@ def _take(found: Facts, row: Mapping[str, Any], value: Any) -> None:
         group = str(value["id"])
         found.groups[group] = tuple(sorted(int(member) for member in value.get("ranks") or ()))
         found.group_names[group] = str(value.get("name") or group)
+        if value.get("backend"):
+            found.backends[group] = str(value["backend"])
     if rank is None:
         return
     of = found.of(rank)

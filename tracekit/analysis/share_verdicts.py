@@ -86,7 +86,8 @@ def _communication(
     else:
         key = "comm.share" if share >= options.communication_warning else "comm.share.utilization"
         severity, title = Severity.WARNING, say(key, largest=say(f"largest.{part}"), **values)
-        advice = (say(f"advice.{part}", run=where),)
+        by_tcp = part == "transfer" and set(facts.backends.values()) == {"gloo"}
+        advice = (say("advice.transfer.tcp" if by_tcp else f"advice.{part}", run=where),)
         if crowd is not None:
             ranks, cores = crowd
             title = say("comm.share.crowded", ranks=ranks, cores=cores, **values)

@@ -205,6 +205,9 @@ WORDS: Mapping[str, str] = {
     "advice.transfer": _(
         "measure the network by itself: all_reduce_perf -b 1M -e 1G -f 2 (nccl-tests), then compare"
     ),
+    "advice.transfer.tcp": _(
+        "gloo sends by TCP: GLOO_SOCKET_IFNAME must name the fast interface; measure it with iperf3"
+    ),
     "advice.queue": _("send less often: larger buckets (bucket_cap_mb) or gradient accumulation"),
     "advice.crowded": _(
         "run at most {cores} ranks here, or count on it: the network cannot be judged this way"
