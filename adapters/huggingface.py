@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib.util import find_spec
+from threading import get_ident
 from typing import Any
 
 from tracekit import recorder
@@ -51,12 +52,13 @@ class TracekitCallback(TrainerCallback):  # type: ignore[misc]
     @guarded("Hugging Face Trainer")
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Everything is prepared; the first batch is not fetched yet."""
-        self.detach()  # of a training that an exception ended elsewhere than in a step
+        _end_left_ones()
         trainer = _trainer()
         model = kwargs["model"] if trainer is None else trainer.model_wrapped
         loader = kwargs.get("train_dataloader")
         handle = trace(model, kwargs.get("optimizer"), loader, self._buckets)
         self._attached = attached = Attached("Hugging Face Trainer", handle)
+        _tracing[get_ident()] = self
         if trainer is None:
             recorder.say_once(
                 "Hugging Face Trainer: who calls back is not found: evaluation and checkpoints"
@@ -107,11 +109,22 @@ class TracekitCallback(TrainerCallback):  # type: ignore[misc]
     def detach(self, error: bool = False) -> None:
         """Put everything back."""
         attached, self._attached = self._attached, None
+        if _tracing.get(get_ident()) is self:
+            del _tracing[get_ident()]
         if attached is not None:
             attached.detach(error)
 
 
 _callbacks: Watch[TracekitCallback] = Watch()
+_tracing: dict[int, TracekitCallback] = {}
+"""By thread: one trains one model at a time."""
+
+
+def _end_left_ones() -> None:
+    """End what a training left that an exception ended elsewhere than in a step."""
+    left = _tracing.pop(get_ident(), None)
+    if left is not None:
+        left.detach()
 
 
 def _until_it_fails(original: Callable[..., Any]) -> Callable[..., Any]:

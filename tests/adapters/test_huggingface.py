@@ -61,7 +61,7 @@ def test_accumulated_batches_are_micro_steps(tape: Tape, tmp_path: Path) -> None
     found = [(s.step, s.micro_step) for s in tape.spans() if s.name == "backward"]
     assert found[1:] == [(0, 1), (1, 0), (1, 1)]  # that it accumulates shows at the second
     assert steps_of(tape, "optimizer_step") == [0, 1]
-    assert phases(tape, 1)[:2] == ["data_wait", "data_wait"]
+    assert phases(tape, 1).count("data_wait") == 2
 
 
 def test_evaluation_is_evaluation(tape: Tape, tmp_path: Path) -> None:
@@ -111,6 +111,20 @@ def test_an_exception_is_the_users_and_ends_the_step(tape: Tape, tmp_path: Path)
     assert tape.open_spans() == []
     steps = [(span.step, span.error) for span in tape.spans() if span.kind == "step"]
     assert steps == [(0, False), (1, False), (2, True)]
+
+
+def test_after_an_exception_elsewhere_the_next_training_is_traced(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(data: object, index: int) -> None:
+        raise KeyError("a batch")
+
+    monkeypatch.setattr(huggingface_job.Data, "__getitem__", broken)
+    with pytest.raises(KeyError, match="a batch"):
+        train(tmp_path)
+    monkeypatch.undo()
+    train(tmp_path)
+    assert steps_of(tape, "optimizer_step") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
