@@ -16,30 +16,42 @@ from tracekit.adapters.torch._roles import note_places
 
 __all__ = ["watch_pipeline"]
 
-_MODULE = "torch.distributed.pipelining.stage"
+_STAGES = "torch.distributed.pipelining.stage"
+_SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 def watch_pipeline() -> list[Callable[[], None]]:
     """Record what a pipeline's schedule lets this rank do, if the job has imported any."""
-    module = sys.modules.get(_MODULE)
-    stage = getattr(module, "_PipelineStageBase", None)
-    if stage is None:
-        return []
-    makers = {
-        "forward_one_chunk": _traced_forward,
-        "backward_one_chunk": _traced_backward,
-        "backward_weight_one_chunk": _traced_backward,
-    }
-    return [patch(stage, name, make) for name, make in makers.items() if hasattr(stage, name)]
+    stage = getattr(sys.modules.get(_STAGES), "_PipelineStageBase", None)
+    schedules = sys.modules.get(_SCHEDULES)
+    places = [
+        (stage, "forward_one_chunk", _traced_forward),
+        (stage, "backward_one_chunk", _traced_backward),
+        (stage, "backward_weight_one_chunk", _traced_backward),
+        (getattr(schedules, "PipelineScheduleSingle", None), "step", _traced_step),
+        (getattr(schedules, "PipelineScheduleMulti", None), "step", _traced_step),
+    ]
+    return [patch(owner, name, make) for owner, name, make in places if hasattr(owner, name)]
 
 
 _known: Watch[bool] = Watch()
 
 
+def _traced_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        loop = loop_here()
+        if loop is not None and torch.is_grad_enabled():
+            loop.takes_up(0)  # what it receives for its first forward is of this step already
+        return original(self, *args, **kwargs)
+
+    return step
+
+
 @guarded("pipeline")
 def _begins(loop: Loop, stage: Any, chunk: Any) -> None:
     loop.move_here()
-    if isinstance(chunk, int):
+    if isinstance(chunk, int) and torch.is_grad_enabled():
         loop.takes_up(chunk)
     if _known.get(stage) is None:
         _known.add(stage, True)

@@ -15,7 +15,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -131,9 +136,52 @@ def pipeline(options: argparse.Namespace) -> None:
         optimizer.zero_grad()
 
 
+def grid(options: argparse.Namespace) -> None:
+    """Two stages of two replicas; a rank, or with ``early`` its whole stage, has more to do."""
+    places = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    number = places["pp"].get_local_rank()
+    late = options.late // 2 == number if options.early else options.late == dist.get_rank()
+    model = blocks(options.layers, busy(options.work) if late else None)
+    for block in model:
+        fully_shard(block, mesh=places["dp"])
+    fully_shard(model, mesh=places["dp"])
+    cpu = torch.device("cpu")
+    stage = PipelineStage(model, number, 2, cpu, group=places.get_group("pp"))
+    schedule = ScheduleGPipe(stage, 4, loss_fn=lambda out, target: (out - target).pow(2).mean())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trace(model, optimizer)
+    batch, target = torch.randn(16, WIDTH), torch.zeros(16, WIDTH)
+    for _ in range(options.steps):
+        schedule.step(batch) if number == 0 else schedule.step(target=target)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def looped(options: argparse.Namespace) -> None:
+    """Each rank two stages that are not neighbours."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    work = busy(options.work) if rank == options.late else None
+    models = [blocks(options.layers, work) for _ in range(2)]
+    whole = nn.ModuleList(models)
+    stages: list[Any] = [
+        PipelineStage(model, rank + number * ranks, 2 * ranks, torch.device("cpu"))
+        for number, model in enumerate(models)
+    ]
+    schedule = ScheduleInterleaved1F1B(
+        stages, 4, loss_fn=lambda out, target: (out - target).pow(2).mean()
+    )
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.01)
+    trace(whole, optimizer)
+    batch, target = torch.randn(16, WIDTH), torch.zeros(16, WIDTH)
+    for _ in range(options.steps):
+        schedule.step(batch) if rank == 0 else schedule.step(target=target)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["fsdp1", "fsdp2", "mesh", "pipeline"])
+    parser.add_argument("kind", choices=["fsdp1", "fsdp2", "mesh", "pipeline", "grid", "looped"])
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--late", type=int, default=-1)

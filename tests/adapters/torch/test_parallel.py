@@ -88,6 +88,11 @@ def named(analysis: Analysis) -> list[tuple[tuple[int, ...], str, str]]:
     return [(one.ranks, one.kind, one.cause) for one in analysis.stragglers]
 
 
+def incomplete(analysis: Analysis) -> int:
+    """How many collectives lack members."""
+    return sum(int(f.evidence.get("count", 0)) for f in analysis.findings if "coverage" in f.id)
+
+
 def place(**role: int) -> dict[str, int]:
     return role
 
@@ -168,7 +173,7 @@ def test_a_pipeline_s_micro_batches_are_forwards_and_backwards(heavy_stage: Path
         0: place(pp=0), 1: place(pp=1),
     }  # fmt: skip
     for rank in range(2):
-        for step in range(1, 44):
+        for step in range(1, 45):
             for phase in ("forward", "backward"):
                 spans = run.of(rank, phase, step)
                 assert [span["micro_step"] for span in spans] == [0, 1, 2, 3]
@@ -187,6 +192,39 @@ def test_a_stage_with_more_to_do_is_an_imbalance_and_no_rank_is_bad(
     assert finding.certainty == "likely"
     assert finding.imposed_wait_ms is not None
     assert finding.imposed_wait_ms >= 0.9 * 4 * 2 * 4  # micro-batches, layers, work of each
+
+
+def test_a_rank_with_two_stages_has_the_micro_batches_of_both(tmp_path: Path) -> None:
+    arguments = ("looped", "--steps", "45", "--late", "1", "--work", "3")
+    folder = start(tmp_path, 2, *arguments)
+    run = Run(folder)
+    for rank in range(2):
+        for phase in ("forward", "backward"):
+            numbers = Counter(span["micro_step"] for span in run.of(rank, phase, 20))
+            assert numbers == {0: 2, 1: 2, 2: 2, 3: 2}
+    for told in (True, False):
+        analysis = verdict(folder, told=told)
+        assert [(one.ranks, one.kind) for one in analysis.stragglers] == [((1,), "stage")]
+        assert incomplete(analysis) == 0
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["rank", "stage"])
+def test_among_stages_of_replicas_a_rank_or_a_stage_is_named(whole: bool, tmp_path: Path) -> None:
+    """Four processes on few cores wait for cores too; more to do stands out all the same."""
+    early = ["--early"] if whole else []
+    arguments = ("grid", "--steps", "70", "--late", "2", "--work", "4", *early)
+    folder = start(tmp_path, 4, *arguments)
+    assert Run(folder).roles() == {
+        rank: {
+            "dp": rank % 2, "pp": rank // 2, "sizes": {"dp": 2, "pp": 2}, "source": "device_mesh"
+        }
+        for rank in range(4)
+    }  # fmt: skip
+    who = ((2, 3), "stage") if whole else ((2,), "rank")
+    for told in (True, False):
+        analysis = verdict(folder, told=told)
+        assert [(one.ranks, one.kind) for one in analysis.stragglers] == [who]
+        assert incomplete(analysis) == 0
 
 
 def test_a_delay_before_each_of_twenty_gathers_is_one_rank_s_whole_loss(tmp_path: Path) -> None:
