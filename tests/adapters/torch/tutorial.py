@@ -100,7 +100,7 @@ def load_train_objs() -> tuple[Dataset[Any], torch.nn.Module, torch.optim.Optimi
 
 
 def prepare_dataloader(
-    dataset: Dataset[Any], batch_size: int, workers: int, start: str | None
+    dataset: Dataset[Any], batch_size: int, workers: int, method: str | None
 ) -> DataLoader[Any]:
     return DataLoader(
         dataset,
@@ -108,7 +108,7 @@ def prepare_dataloader(
         shuffle=False,
         sampler=DistributedSampler(dataset),
         num_workers=workers,
-        multiprocessing_context=start if workers else None,
+        multiprocessing_context=method if workers else None,
     )
 
 
@@ -117,7 +117,7 @@ def main(args: argparse.Namespace) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     dataset, model, optimizer = load_train_objs()
-    train_data = prepare_dataloader(dataset, args.batch_size, args.workers, args.start)
+    train_data = prepare_dataloader(dataset, args.batch_size, args.workers, args.method)
     test_data = DataLoader(MyTrainDataset(64), batch_size=32)
     trainer = Trainer(model, train_data, test_data, optimizer, args.save_every, args.snapshot)
     trainer.train(args.total_epochs)
@@ -133,6 +133,6 @@ if __name__ == "__main__":
     parser.add_argument("--batch_size", default=32, type=int, help="Input batch size on each rank")
     parser.add_argument("--snapshot", default=os.devnull, help="Where the snapshot goes")
     parser.add_argument("--workers", default=0, type=int, help="Processes of the loader")
-    parser.add_argument("--start", default=None, help="How they are started: fork or spawn")
+    parser.add_argument("--method", default=None, help="How they are started: fork or spawn")
     parser.add_argument("--fail", action="store_true", help="Fail in the last forward")
     main(parser.parse_args())
