@@ -48,7 +48,7 @@ def test_a_healthy_run_names_nobody(layout: dict[str, object], told: bool) -> No
 
 @TOLD
 @pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_slow_rank_of_a_unit_is_named_and_the_unit_is_innocent(
     rank: int, phase: str, clip: bool, told: bool
@@ -123,6 +123,25 @@ def test_an_odd_rank_in_a_stage_is_a_rank(rank: int, told: bool) -> None:
     analysis = verdict(run)
     assert named(analysis) == [((rank,), "rank", "forward")]
     assert analysis.stragglers[0].imposed_wait_ms == pytest.approx(4 * 8, abs=5)
+
+
+@TOLD
+@pytest.mark.parametrize("phase", ["data", "optimizer"])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_an_odd_rank_s_other_phases_are_its_own_too(rank: int, phase: str, told: bool) -> None:
+    run = ParallelBuilder(pp=2, dp=2, micro=4, told=told, clip=True, jitter=0.05)
+    run.steps(60, **{phase: {rank: run.usual[phase] + 40}})
+    assert named(verdict(run)) == [((rank,), "rank", phase)]
+
+
+@TOLD
+@pytest.mark.parametrize("phase", ["gc", "checkpoint"])
+@pytest.mark.parametrize("layout", ["dp and tp", "pp and dp"])
+def test_a_pause_now_and_then_is_one_rank_s(layout: str, phase: str, told: bool) -> None:
+    run = ParallelBuilder(**LAYOUTS[layout], told=told, jitter=0.1)  # type: ignore[arg-type]
+    for step in range(60):
+        run.step(**{phase: {1: 120.0 if step % 6 == 0 else 0.0}})
+    assert named(verdict(run)) == [((1,), "intermittent", phase)]
 
 
 @TOLD

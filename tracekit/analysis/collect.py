@@ -224,7 +224,8 @@ class _Collector:
         self._keep("flights")
         self._view("waits")
         self._keep("tiles")
-        self._keep("tails")
+        waits = self.engine.sql("SELECT MAX(is_wait) AS is_wait FROM flights")["is_wait"][0].as_py()
+        self.engine.keep("tails", self._text("tails", waits=waits or 0))
         return self._sql("partition")
 
     def _sql(self, name: str, **more: int) -> pa.Table:

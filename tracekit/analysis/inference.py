@@ -113,7 +113,7 @@ def _alike(stages: Sets, traffic: Traffic, local: Mapping[str, tuple[int, ...]])
     for c in traffic.channels:
         often = round(c.calls / steps) or "now and then"
         gradients = c.group in local and not c.in_forward
-        nbytes = float(f"{c.bytes / c.calls:.2g}") if gradients else None
+        nbytes = c.bytes if gradients else None
         shapes[c.rank][c.group_size, c.op, c.in_forward, often, nbytes] += 1
     return all(len({frozenset(shapes[r].items()) for r in stage}) == 1 for stage in stages)
 

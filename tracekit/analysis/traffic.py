@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tracekit.analysis.facts import Facts
 from tracekit.analysis.queries import query
@@ -25,7 +26,8 @@ class Channel:
     group: str
     op: str
     calls: int
-    bytes: float
+    bytes: int
+    """The most that one call carries; this and what follows is of some steps only."""
     group_size: int
     in_forward: bool
     in_backward: bool
@@ -68,22 +70,35 @@ class Traffic:
 
 def read_traffic(engine: Engine, seen: Overview, facts: Facts) -> Traffic:
     """Look at the communication of the attempt."""
+    rows = engine.sql(query("channels", attempt=seen.attempt)).to_pylist()
+    messages = any(row["op"] in _MESSAGES for row in rows)
     first = (seen.first_step or 0) + min(_SKIPPED, seen.steps // 2)
     where = {"attempt": seen.attempt, "first": first, "last": first + _SAMPLED - 1}
-    channels = tuple(
-        Channel(
-            row["rank"], row["grp"], row["op"], row["calls"], row["bytes"],
-            row["group_size"] or 0, row["in_forward"] > 0, row["in_backward"] > 0,
-        )
-        for row in engine.sql(query("channels", **where)).to_pylist()
+    several = messages or len({row["grp"] for row in rows}) > 1
+    places = engine.sql(query("places", **where)).to_pylist() if several else []
+    of = {(row["rank"], row["grp"], row["op"]): row for row in places}
+    return Traffic(
+        tuple(_channel(row, of.get((row["rank"], row["grp"], row["op"]), {})) for row in rows),
+        _links(engine, where) if messages else (),
+        facts.groups,
+        seen.ranks,
+        seen.steps,
+    )
+
+
+def _channel(row: Mapping[str, Any], place: Mapping[str, Any]) -> Channel:
+    return Channel(
+        row["rank"], row["grp"], row["op"], row["calls"],
+        place.get("bytes") or 0, place.get("group_size") or 0,
+        place.get("in_forward", 0) > 0, place.get("in_backward", 0) > 0,
     )  # fmt: skip
-    links: tuple[Link, ...] = ()
-    if any(channel.op in _MESSAGES for channel in channels):
-        links = tuple(
-            Link(
-                row["rank"], row["peer"],
-                row["sends_first"] == row["steps"], row["gets_first"] == row["steps"],
-            )
-            for row in engine.sql(query("messages", **where)).to_pylist()
-        )  # fmt: skip
-    return Traffic(channels, links, facts.groups, seen.ranks, seen.steps)
+
+
+def _links(engine: Engine, where: Mapping[str, int]) -> tuple[Link, ...]:
+    return tuple(
+        Link(
+            row["rank"], row["peer"],
+            row["sends_first"] == row["steps"], row["gets_first"] == row["steps"],
+        )
+        for row in engine.sql(query("messages", **where)).to_pylist()
+    )  # fmt: skip

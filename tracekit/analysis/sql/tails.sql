@@ -12,7 +12,7 @@ WITH children AS (
     MAX(CASE WHEN f.blocking = 1 THEN f.end_ns END) AS last_block_ns
   FROM flights f
   LEFT JOIN (SELECT rank, call FROM flights WHERE is_wait = 1 GROUP BY rank, call) w
-    ON w.rank = f.rank AND w.call = f.call
+    ON :waits = 1 AND w.rank = f.rank AND w.call = f.call
   GROUP BY f.rank, f.step, f.parent_id
 ),
 blocks AS (
