@@ -77,7 +77,7 @@ class _Automatic:
         self._undo = [
             patch(DistributedDataParallel, "__init__", self._then(self.model_made)),
             patch(torch.optim.Optimizer, "__init__", self._then(self.optimizer_made)),
-            *watch_unknown_loaders(DataLoader, self.loader_met),
+            *watch_unknown_loaders(DataLoader, self),
             *watch_collectives(),
             *watch_functional(),
         ]
@@ -135,7 +135,7 @@ class _Automatic:
                 self._trace_instead(root)
 
     @guarded("automatic tracing")
-    def loader_met(self, loader: Any) -> Loop | None:
+    def meet(self, loader: Any) -> Loop | None:
         """A loader is iterated over: watch it where the training takes its batches from it.
 
         Returns the loop where an evaluation does. That is known by gradients that are off, or by
@@ -146,6 +146,17 @@ class _Automatic:
             return None
         if not torch.is_grad_enabled() or not self._trains(loop):
             return loop
+        self._watch(loader, loop)
+        return None
+
+    @guarded("automatic tracing")
+    def trains_from(self, loader: weakref.ref[Any]) -> None:
+        """Steps were made with the batches of a loader while models were in evaluation mode."""
+        found, loop = loader(), loop_here()
+        if found is not None and loop is not None:
+            self._watch(found, loop)
+
+    def _watch(self, loader: Any, loop: Loop) -> None:
         with self._lock:
             self._tidy()
             undo = watch_loader(loader, loop)
@@ -154,7 +165,6 @@ class _Automatic:
                 gone = weakref.finalize(loader, self._gone.append, key)
                 gone.atexit = False
                 self._loaders[key] = gone, undo
-        return None
 
     def _trains(self, loop: Loop) -> bool:
         models = [traced.model() for traced in self._traced if traced.handle.loop is loop]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from tracekit import recorder
 from tracekit.adapters.torch._batches import Batches
@@ -56,11 +57,12 @@ def _traced_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __iter__(self: Any, /) -> Any:
         watched = _loaders.get(self)
-        if watched is None and _met is not None:
-            evaluating = _met(self)
+        if watched is None and _judge is not None:
+            evaluating = _judge.meet(self)
             if evaluating is not None:
                 inner = evaluating.wait_for(original, self, evaluates=True)
-                return _EvaluationIterator(evaluating, inner)
+                trains = functools.partial(_judge.trains_from, weakref.ref(self))
+                return _EvaluationIterator(evaluating, inner, trains)
             watched = _loaders.get(self)
         if watched is None or watched.loop.thread != get_ident() or watched.loop.waits:
             return original(self)  # also where a class calls the __iter__ of the one above it
@@ -70,22 +72,32 @@ def _traced_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     return __iter__
 
 
-_met: Callable[[Any], Loop | None] | None = None
+class Judge(Protocol):
+    """Decides about loaders that nobody watches."""
+
+    def meet(self, loader: Any) -> Loop | None:
+        """Watch a loader where the training is about to iterate over it.
+
+        Returns the loop where an evaluation is.
+        """
+        ...
+
+    def trains_from(self, loader: weakref.ref[Any]) -> None:
+        """It was no evaluation: steps were made meanwhile."""
+        ...
 
 
-def watch_unknown_loaders(
-    kind: type, met: Callable[[Any], Loop | None]
-) -> list[Callable[[], None]]:
-    """Call ``met`` with each loader of a class that is iterated over and that nobody watches.
+_judge: Judge | None = None
 
-    It watches the loader where it trains from it; else it may return the loop that evaluates.
-    """
-    global _met
-    _met = met
+
+def watch_unknown_loaders(kind: type, judge: Judge) -> list[Callable[[], None]]:
+    """Ask ``judge`` about each loader of a class that is iterated over and that nobody watches."""
+    global _judge
+    _judge = judge
 
     def stop() -> None:
-        global _met
-        _met = None
+        global _judge
+        _judge = None
 
     return [patch(kind, "__iter__", _traced_iter), stop]
 
@@ -96,16 +108,20 @@ class _EvaluationIterator:
     Some train with their model in evaluation mode; a new step shows it.
     """
 
-    def __init__(self, loop: Loop, inner: Iterator[Any]) -> None:
+    def __init__(self, loop: Loop, inner: Iterator[Any], trains: Callable[[], None]) -> None:
         self._loop = loop
         self._inner = inner
+        self._trains: Callable[[], None] | None = trains
         self._step = loop.recorder.step
 
     def __iter__(self) -> _EvaluationIterator:
         return self
 
     def __next__(self) -> Any:
-        evaluates = self._step == self._loop.recorder.step
+        if self._trains is not None and self._step != self._loop.recorder.step:
+            trains, self._trains = self._trains, None
+            trains()
+        evaluates = self._trains is not None
         batch = self._loop.wait_for(next, self._inner, _END, evaluates=evaluates)
         if batch is _END:
             raise StopIteration
