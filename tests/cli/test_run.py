@@ -333,6 +333,29 @@ def test_restarts_of_torchrun_are_attempts_of_one_run(tmp_path: Path) -> None:
     assert ends[0, 1]["code"] == 3
 
 
+def test_ranks_that_a_script_starts_by_calling_itself_are_one_run(tmp_path: Path) -> None:
+    write(
+        tmp_path / "again.py",
+        """
+        import os, subprocess, sys
+        print(sys.argv, sys.path[:1], os.environ.get("LOCAL_RANK"), flush=True)
+        me = [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+        if "LOCAL_RANK" not in os.environ:
+            subprocess.check_call([sys.executable, "-c", "import sys; print(sys.argv)"])
+            env = {**os.environ, "RANK": "1", "LOCAL_RANK": "1"}
+            sys.exit(subprocess.call(me, env=env))
+        sys.exit(4)
+        """,
+    )
+    job = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29999"}
+    expected = python(tmp_path, "again.py", "--lr", "1", **job)
+    found = traced(tmp_path, "again.py", "--lr", "1", **job)
+    assert (found.stdout, found.stderr) == (expected.stdout, expected.stderr)
+    assert (found.returncode, expected.returncode) == (4, 4)
+    with open_run(the_run(tmp_path)) as run:
+        assert run.ranks == (0, 1)
+
+
 # What belongs to whom
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from tracekit import recorder
 from tracekit.adapters._imported import when_imported
 from tracekit.cli._run.children import tell_children
+from tracekit.cli._run.ranks import tell_ranks
 from tracekit.cli._run.target import Target
 from tracekit.session import Options, Session, begin
 
@@ -29,6 +30,7 @@ def start_recording(target: Target) -> None:
             return
         session.start_agent()
         trace_imports()
+        tell_ranks()
     except Exception as error:
         recorder.say_once(f"nothing is traced by itself: {type(error).__name__}: {error}")
 
