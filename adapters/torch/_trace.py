@@ -29,7 +29,7 @@ from tracekit.adapters.torch._functional import watch_functional
 from tracekit.adapters.torch._gc import watch_gc
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._hook import dispatch
-from tracekit.adapters.torch._identity import bind_identity
+from tracekit.adapters.torch._identity import bind_identity, watch_alone
 from tracekit.adapters.torch._loader import watch_loader
 from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._loss import watch_loss
@@ -164,6 +164,7 @@ class Handle:
         self._keep(watch_pipeline)
         self._keep(watch_roles, model, loop)
         self._keep(watch_deepspeed, model, loop)
+        self._keep(watch_alone, loop)
         self._keep(watch_gc)
         self._keep(watch_save)
         self._keep(watch_distributed_save, loop)

@@ -139,14 +139,16 @@ def bind_identity(
     rank: int | None = None,
     world_size: int | None = None,
     uid_store: Callable[[str, str], str] | None = None,
+    alone: bool = False,
 ) -> None:
     """Tell the session what a process group knows better than the environment.
 
     ``uid_store(key, proposal)`` sets a value once for the whole job and returns the one that
-    won; it may take a second at most and may raise.
+    won; it may take a second at most and may raise. ``alone`` says that there is no group: a
+    process that nobody gave a rank is the only one for good.
     """
     if _binder is not None:
-        _binder(rank=rank, world_size=world_size, uid_store=uid_store)
+        _binder(rank=rank, world_size=world_size, uid_store=uid_store, alone=alone)
 
 
 def install(recorder: Recorder, default: bool = True) -> None:

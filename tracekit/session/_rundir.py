@@ -13,7 +13,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-__all__ = ["clock_offset", "fresh_uid", "join_by_cluster", "journal_folder", "run_directory"]
+__all__ = [
+    "clock_offset",
+    "fresh_uid",
+    "join_by_cluster",
+    "journal_folder",
+    "offset_now",
+    "remove_if_empty",
+    "run_directory",
+]
 
 _JOIN_WITHIN_S = 120
 _REMOTE = {
@@ -58,6 +66,19 @@ def clock_offset(folder: Path, domain: str, measured_ns: int) -> int:
     return measured_ns
 
 
+def offset_now() -> int:
+    """Unix minus monotonic time: the reading with the least time between its two clocks."""
+    best = min(
+        (
+            (after - before, wall - (before + after) // 2)
+            for before, wall, after in (
+                (time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(9)
+            )
+        ),
+    )
+    return best[1]
+
+
 def join_by_cluster(base: Path, cluster: str, member: str) -> str:
     """The uid of the run that a process of this cluster started within the last two minutes.
 
@@ -89,6 +110,18 @@ def journal_folder(attempt: Path, uid: str, scratch: Path) -> Path:
     if _file_system(attempt) in _REMOTE:
         return scratch / f"tracekit-{_SAFE.sub('-', uid)}" / attempt.name / "journal"
     return attempt / "journal"
+
+
+def remove_if_empty(run_dir: Path, attempt_dir: Path) -> None:
+    """Remove the directory of a run that turned out to be another one."""
+    with contextlib.suppress(OSError):
+        for folder in ("ranks", "journal"):
+            (attempt_dir / folder).rmdir()
+        for clock in attempt_dir.glob("clock-*.json"):
+            clock.unlink()
+        attempt_dir.rmdir()
+        (run_dir / "run.json").unlink()
+        run_dir.rmdir()
 
 
 def _claim(path: Path, content: dict[str, Any]) -> dict[str, Any]:

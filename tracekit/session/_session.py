@@ -30,7 +30,13 @@ from tracekit.session._environment import (
 from tracekit.session._exits import before_child_exits, note_exception, note_exit
 from tracekit.session._identity import Identity, Options, identity_of
 from tracekit.session._launch import launch_agent
-from tracekit.session._rundir import clock_offset, journal_folder, run_directory
+from tracekit.session._rundir import (
+    clock_offset,
+    journal_folder,
+    offset_now,
+    remove_if_empty,
+    run_directory,
+)
 from tracekit.session._stacks import StackSignal
 
 __all__ = ["Session", "begin", "current_session", "start", "stop"]
@@ -146,7 +152,7 @@ class Session:
             "provisional": identity.assumed,
             "launcher": self._environment.launcher,
             "clock_domain": domain,
-            "clock_offset_ns": clock_offset(place.attempt_dir, domain, _offset_now()),
+            "clock_offset_ns": clock_offset(place.attempt_dir, domain, offset_now()),
             "started_ns": time.time_ns(),
             "journal": str(place.journal_dir),
             "stack_signal": stacks.number if stacks else None,
@@ -171,13 +177,14 @@ class Session:
         rank: int | None = None,
         world_size: int | None = None,
         uid_store: Callable[[str, str], str] | None = None,
+        alone: bool = False,
     ) -> None:
         """Take rank, world size and uid from a process group, and move the files to their place."""
         with self._lock:
             if len(self._writers) != 1:
                 return
             known = self.identity
-            changed = known
+            changed = replace(known, assumed=known.assumed and not alone)
             if rank is not None and self.options.rank is None:
                 local = known.local_rank if not known.assumed else rank
                 changed = replace(changed, rank=rank, local_rank=local, assumed=False)
@@ -222,7 +229,7 @@ class Session:
         recorder.renumber(made)
         if new.run_dir != old.run_dir:
             self._agent_started = False
-            _remove_if_empty(old)
+            remove_if_empty(old.run_dir, old.attempt_dir)
 
     # The agent and the children
 
@@ -286,31 +293,6 @@ _SPAN = recorder.span_type("span")
 def _one_span() -> None:
     with _SPAN:
         pass
-
-
-def _offset_now() -> int:
-    """Unix minus monotonic time: the reading with the least time between its two clocks."""
-    best = min(
-        (
-            (after - before, wall - (before + after) // 2)
-            for before, wall, after in (
-                (time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(9)
-            )
-        ),
-    )
-    return best[1]
-
-
-def _remove_if_empty(place: _Place) -> None:
-    """Remove the directory of a run that turned out to be another one."""
-    with contextlib.suppress(OSError):
-        for folder in ("ranks", "journal"):
-            (place.attempt_dir / folder).rmdir()
-        for clock in place.attempt_dir.glob("clock-*.json"):
-            clock.unlink()
-        place.attempt_dir.rmdir()
-        (place.run_dir / "run.json").unlink()
-        place.run_dir.rmdir()
 
 
 _session: Session | None = None

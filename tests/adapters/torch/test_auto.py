@@ -21,9 +21,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+import tracekit
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
-from tracekit.adapters.torch import _auto, _optimizer, trace
+from tracekit.adapters.torch import _auto, _identity, _optimizer, trace
 from tracekit.adapters.torch._guard import failures
 from tracekit.adapters.torch._patch import patched
 from tracekit.dataset import open_run
@@ -264,6 +265,23 @@ def test_loaders_of_other_classes_count_their_batches_once(
         train(model, optimizer, loader)
     assert counts(tape)["data data_wait"] == 2 * (1 + 6 + 1)
     assert tape.fact("batch_size") == [2]
+
+
+def test_a_training_without_a_process_group_is_alone_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_identity, "ALONE_AFTER", 2)
+    session = tracekit.start(run="alone", dir=str(tmp_path), agent=False)
+    assert session is not None
+    _auto.attach()
+    model = network()
+    optimizer = sgd(model)
+    assert session.identity.assumed
+    train(model, optimizer, numbers())
+    assert not session.identity.assumed
+    assert (session.identity.rank, session.identity.world_size) == (0, 1)
+    tracekit.stop()
+    assert patched() == []
 
 
 # Evaluation
