@@ -9,11 +9,13 @@ import os
 import re
 import secrets
 import time
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "Place",
     "clock_offset",
     "fresh_uid",
     "join_by_cluster",
@@ -29,6 +31,16 @@ _REMOTE = {
     "fuseblk", "gpfs", "lustre", "nfs", "nfs4", "overlay-remote", "smb3", "virtiofs", "wekafs",
 }  # fmt: skip
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one rank's files lie."""
+
+    run_dir: Path
+    attempt_dir: Path
+    journal_dir: Path
+    stem: str
 
 
 def fresh_uid() -> str:

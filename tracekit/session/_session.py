@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from tracekit.session._exits import before_child_exits, note_exception, note_exi
 from tracekit.session._identity import Identity, Options, identity_of
 from tracekit.session._launch import launch_agent
 from tracekit.session._rundir import (
+    Place,
     clock_offset,
     journal_folder,
     offset_now,
@@ -47,16 +48,6 @@ _OPEN_TO_AGREEMENT = ("fresh", "cluster", "launcher_process")
 _ASSUMED = "no rank in the environment: this process is rank 0 of 1 until told more"
 
 
-@dataclass(slots=True)
-class _Place:
-    """Where one rank's files lie."""
-
-    run_dir: Path
-    attempt_dir: Path
-    journal_dir: Path
-    stem: str
-
-
 class Session:
     """What ``start`` began: its run directory, and the recorders of the ranks in this process."""
 
@@ -65,7 +56,7 @@ class Session:
         self._environment = environment
         self._machine: Machine = machine()
         self._lock = threading.RLock()
-        self._writers: dict[int, tuple[Recorder, JournalWriter, _Place]] = {}
+        self._writers: dict[int, tuple[Recorder, JournalWriter, Place]] = {}
         self._base = Path(options.dir or environment.directory or "runs").absolute()
         self._label = options.run or environment.label
         self._name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "run"
@@ -126,7 +117,7 @@ class Session:
                 say_once(f"rank {rank} is not recorded: {error}")
                 return None
 
-    def _place(self, identity: Identity) -> _Place:
+    def _place(self, identity: Identity) -> Place:
         self.run_dir, self._label_used = run_directory(
             self._base, self._label, self._name, identity.uid
         )
@@ -138,9 +129,9 @@ class Session:
         (attempt_dir / "journal").mkdir(exist_ok=True)
         host = host8(self._machine.host, self._machine.boot_id)
         stem = f"rank-{identity.rank:05d}.{host}-{self._machine.pid}"
-        return _Place(self.run_dir, attempt_dir, journal_dir, stem)
+        return Place(self.run_dir, attempt_dir, journal_dir, stem)
 
-    def _describe(self, identity: Identity, place: _Place) -> dict[str, Any]:
+    def _describe(self, identity: Identity, place: Place) -> dict[str, Any]:
         here = self._machine
         domain = f"{here.boot_id}:{here.time_ns}"
         stacks = self._stacks
@@ -162,7 +153,7 @@ class Session:
             "tracekit": _VERSION,
         }
 
-    def _write_rank_file(self, place: _Place, described: dict[str, Any]) -> None:
+    def _write_rank_file(self, place: Place, described: dict[str, Any]) -> None:
         path = place.attempt_dir / "ranks" / f"{place.stem}.json"
         try:
             with open(path, "x") as file:
