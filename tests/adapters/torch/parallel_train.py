@@ -6,6 +6,7 @@ torchrun --nproc-per-node 2 parallel_train.py fsdp2 --steps 10
 from __future__ import annotations
 
 import argparse
+import hashlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -71,7 +72,7 @@ def train(model: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
         optimizer.zero_grad()
 
 
-def fsdp2(options: argparse.Namespace) -> None:
+def fsdp2(options: argparse.Namespace) -> nn.Module:
     """Parameters sharded layer by layer; a late rank dawdles before each gather."""
     model = blocks(options.layers)
     optimizer = None
@@ -86,9 +87,10 @@ def fsdp2(options: argparse.Namespace) -> None:
         for block in model:
             block.register_forward_pre_hook(lambda *_: time.sleep(0.002), prepend=True)
     train(model, optimizer, options.steps)
+    return model
 
 
-def fsdp1(options: argparse.Namespace) -> None:
+def fsdp1(options: argparse.Namespace) -> nn.Module:
     model = blocks(options.layers)
     cpu = torch.device("cpu")
     for number, block in enumerate(model):
@@ -97,9 +99,10 @@ def fsdp1(options: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.01)
     trace(whole, optimizer)
     train(whole, optimizer, options.steps)
+    return whole
 
 
-def mesh(options: argparse.Namespace) -> None:
+def mesh(options: argparse.Namespace) -> nn.Module:
     """Two replicas of two ranks that share each layer."""
     work = busy(options.work) if dist.get_rank() == options.late else None
     model = blocks(options.layers, work)
@@ -115,9 +118,10 @@ def mesh(options: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     trace(model, optimizer)
     train(model, optimizer, options.steps)
+    return model
 
 
-def pipeline(options: argparse.Namespace) -> None:
+def pipeline(options: argparse.Namespace) -> nn.Module:
     """Each rank a stage; the one that is late has more to do."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = blocks(options.layers, busy(options.work) if rank == options.late else None)
@@ -134,9 +138,10 @@ def pipeline(options: argparse.Namespace) -> None:
             schedule.step(target=torch.zeros(16, WIDTH))
         optimizer.step()
         optimizer.zero_grad()
+    return model
 
 
-def grid(options: argparse.Namespace) -> None:
+def grid(options: argparse.Namespace) -> nn.Module:
     """Two stages of two replicas; a rank, or with ``early`` its whole stage, has more to do."""
     places = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
     number = places["pp"].get_local_rank()
@@ -155,9 +160,10 @@ def grid(options: argparse.Namespace) -> None:
         schedule.step(batch) if number == 0 else schedule.step(target=target)
         optimizer.step()
         optimizer.zero_grad()
+    return model
 
 
-def looped(options: argparse.Namespace) -> None:
+def looped(options: argparse.Namespace) -> nn.Module:
     """Each rank two stages that are not neighbours."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     work = busy(options.work) if rank == options.late else None
@@ -177,6 +183,16 @@ def looped(options: argparse.Namespace) -> None:
         schedule.step(batch) if rank == 0 else schedule.step(target=target)
         optimizer.step()
         optimizer.zero_grad()
+    return whole
+
+
+def digest(model: nn.Module) -> str:
+    """A hash of every bit of the parameters that lie on this rank."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        found.update(local.detach().numpy().tobytes())
+    return found.hexdigest()
 
 
 def main() -> None:
@@ -193,7 +209,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     role = {"dp": dist.get_rank(), "pp": 0} if options.role else None
     tracekit.start(run="parallel", agent=False, role=role)
-    globals()[options.kind](options)
+    model = globals()[options.kind](options)
+    print(f"parameters of {dist.get_rank()}: {digest(model)}", flush=True)
     dist.barrier()
     tracekit.stop()
     dist.destroy_process_group()

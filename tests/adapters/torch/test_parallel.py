@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -48,7 +49,8 @@ class Run:
         return sorted(found, key=lambda span: span["start_ns"])
 
 
-def start(folder: Path, ranks: int, *arguments: str) -> Path:
+def launched(folder: Path, ranks: int, *arguments: str, **environ: str) -> list[str]:
+    """What a training prints of its parameters, ordered by rank."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     environment = {
         **os.environ,
@@ -56,6 +58,7 @@ def start(folder: Path, ranks: int, *arguments: str) -> Path:
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": str(ROOT),
+        **environ,
     }
     done = subprocess.run(
         [*command, str(ranks), str(SCRIPT), *arguments],
@@ -68,6 +71,12 @@ def start(folder: Path, ranks: int, *arguments: str) -> Path:
     )
     assert done.returncode == 0, done.stderr
     assert "failed" not in done.stderr, done.stderr
+    return sorted(re.findall(r"parameters of \d+: [0-9a-f]{64}", done.stdout))
+
+
+def start(folder: Path, ranks: int, *arguments: str) -> Path:
+    """Train; returns the run directory."""
+    launched(folder, ranks, *arguments)
     [run] = folder.iterdir()
     return run
 
@@ -237,3 +246,14 @@ def test_a_delay_before_each_of_twenty_gathers_is_one_rank_s_whole_loss(tmp_path
         analysis = verdict(folder, told=told)
         assert [(one.ranks, one.cause) for one in analysis.stragglers] == [((1,), "forward")]
         assert analysis.stragglers[0].imposed_wait_ms >= 0.9 * 20 * 2
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("fsdp2", 2), ("pipeline", 2)])
+def test_parameters_are_equal_to_the_last_bit_with_and_without_tracing(
+    kind: str, ranks: int, tmp_path: Path
+) -> None:
+    traced = launched(tmp_path, ranks, kind, "--steps", "8")
+    assert len(list(tmp_path.iterdir())) == 1
+    assert traced == launched(tmp_path, ranks, kind, "--steps", "8", TRACEKIT_DISABLED="1")
+    assert len(traced) == ranks
+    assert len(list(tmp_path.iterdir())) == 1
