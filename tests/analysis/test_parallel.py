@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tracekit.analysis import Analysis, analyze
@@ -228,3 +230,38 @@ def test_roles_that_do_not_tell_ranks_apart_are_not_believed() -> None:
         run.fact("role", {"dp": rank % 2, "source": "groups"}, rank)
     run.steps(60, forward=dict.fromkeys(run.stage(1), 20))
     assert named(verdict(run)) == [((2, 3), "stage", "forward")]
+
+
+def test_a_call_that_is_waited_for_at_once_counts_as_one_that_blocks() -> None:
+    numbers = []
+    for waits in (False, True):
+        run = ParallelBuilder(dp=4, sharded=True, waits=waits, jitter=0.3)
+        run.steps(30, forward={1: 16})
+        analysis = verdict(run)
+        numbers.append((analysis.shares, analysis.collectives, analysis.ranks, named(analysis)))
+    assert numbers[0] == numbers[1]
+
+
+def test_a_call_that_is_over_before_it_is_waited_for_costs_nobody_anything() -> None:
+    """Rank 1 sends late, but all others still work on something else."""
+    run = ParallelBuilder(dp=4, layers=1)
+    late, work = 8_000_000, 30_000_000
+    for step in range(40):
+        begins = list(run.now)
+        for rank in range(4):
+            called = begins[rank] + (late if rank == 1 else 0)
+            over = begins[rank] + late + 1_000_000
+            key: dict[str, Any] = {"group": run.group, "step": step}
+            run.collective(rank, "all_gather", step, called, over, lane=f"group:{run.group}", **key)
+            run.collective(
+                rank, "all_gather", step, begins[rank] + work, begins[rank] + work, **key
+            )
+            run.spans[-1]["name"] = "wait"
+            run.now[rank] += work
+            run.span(rank, "forward", begins[rank], run.now[rank], step=step)
+            run.span(rank, "step", begins[rank], run.now[rank], "train_step", step)
+    analysis = verdict(run)
+    assert analysis.stragglers == ()
+    assert [rank.imposed_wait_ms for rank in analysis.ranks] == [0.0] * 4
+    assert analysis.shares is not None
+    assert analysis.shares.compute == pytest.approx(1.0)
