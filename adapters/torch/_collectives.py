@@ -8,6 +8,7 @@ Calls that are made of several (objects, a blocking send) are recorded as the on
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -264,7 +265,19 @@ def _message(
 def _blocks(args: Sequence[Any], kwargs: Any) -> bool:
     """Whether the call returns when it is over; its options say so, the last argument."""
     options = (kwargs.get("opts") if kwargs else None) or (args[-1] if args else None)
-    return getattr(options, "asyncOp", True) is False
+    try:
+        return options.asyncOp is False  # type: ignore[union-attr]
+    except AttributeError:
+        return _caller_blocks()
+
+
+def _caller_blocks() -> bool:
+    """The same where options do not say it: the function of torch.distributed that calls knows."""
+    caller = sys._getframe(4)
+    if caller.f_globals.get("__name__") != dist.distributed_c10d.__name__:
+        return False
+    known = caller.f_locals
+    return known.get("async_op", known.get("async_ops")) is False
 
 
 @guarded("collectives")

@@ -69,7 +69,7 @@ class Dispatcher:
         self._replica = replica
         self._process_group = replica.process_group
         self._size = replica.group.size
-        self._joined: Any = None  # the work that counts the ranks with inputs, under Join
+        self._joined: Any = None  # under Join: what counts the ranks by which to divide
         self.buckets: Buckets | None = None
         self.hook: tuple[Any, Hook] | None = None
 
@@ -121,8 +121,8 @@ class Dispatcher:
             buffer.mul_(1.0 / divisor)
 
     def _divisor(self) -> int:
-        if self._joined is not None and self._joined[1]:
-            work = self._joined[0]
+        work = self._joined
+        if work is not None:
             work.wait()
             return int(work.get_future().value()[0].item())
         return self._size
@@ -130,8 +130,7 @@ class Dispatcher:
     @guarded("Join")
     def joins(self, work: Any) -> None:
         """A forward under ``Join`` counts the ranks that still have inputs."""
-        if work is not None:
-            self._joined = (work, self._replica.divisor_varies())
+        self._joined = work if self._replica.divisor_varies() else None
 
     @guarded("bucket spans")
     def _begin(self, bucket: Any) -> Any:

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from tracekit import recorder
 from tracekit.adapters.torch._frameworks import deepspeed_places, megatron_places
@@ -134,7 +133,17 @@ def watch_roles(model: torch.nn.Module, loop: Loop) -> list[Callable[[], None]]:
             _look(model)
 
     stop = loop.watch_updates(updated)
-    return [patch(DeviceMesh, "__init__", _traced_mesh), stop]
+    mesh = _mesh_class()
+    return [*([patch(mesh, "__init__", _traced_mesh)] if mesh is not None else []), stop]
+
+
+def _mesh_class() -> type | None:
+    """``DeviceMesh``; None where this version of PyTorch has no meshes."""
+    try:
+        from torch.distributed.device_mesh import DeviceMesh
+    except ImportError:
+        return None
+    return DeviceMesh
 
 
 def _look(model: torch.nn.Module) -> None:

@@ -136,6 +136,52 @@ def test_who_waits_for_a_rank_that_waits_for_another_is_not_named() -> None:
     assert (finding.id, finding.ranks) == ("hang.busy_rank", (2,))
 
 
+def test_a_call_that_goes_on_beside_the_work_is_not_what_a_rank_waits_in() -> None:
+    """All have started an asynchronous all-reduce; rank 2 waits for a batch, the others for it."""
+    run = trained()
+    start, end = run.now[0], run.now[0] + 60_000_000_000
+    for rank in range(4):
+        run.span(rank, "step", start, end, "train_step", 30, is_open=True)
+        run.collective(
+            rank, "all_reduce", 31, start, end, step=30, lane=f"group:{run.group}", is_open=True
+        )
+        if rank != 2:
+            run.collective(rank, "barrier", 32, start + 9000, end, step=30, is_open=True)
+    run.span(2, "data", start + 9000, end, "data_wait", 30, is_open=True)
+    finding = first(verdict(run))
+    assert (finding.id, finding.ranks) == ("hang.busy_rank", (2,))
+    assert "barrier 32" in finding.title
+
+
+def test_a_rank_that_never_starts_the_call_others_wait_for_is_missing() -> None:
+    run = trained()
+    start, end = run.now[0], run.now[0] + 60_000_000_000
+    for rank in range(4):
+        run.span(rank, "step", start, end, "train_step", 30, is_open=True)
+        if rank != 1:
+            run.collective(
+                rank, "all_reduce", 31, start, end, step=30, lane=f"group:{run.group}", is_open=True
+            )
+            run.collective(
+                rank, "all_reduce", 31, start + 9000, end, name="wait", step=30, is_open=True
+            )
+    finding = first(verdict(run))
+    assert finding.ranks == (1,)
+    assert finding.id.startswith("hang.")
+
+
+def test_a_receive_waits_for_its_sender_and_for_nobody_else() -> None:
+    run = trained()
+    start, end = run.now[0], run.now[0] + 60_000_000_000
+    for rank in range(4):
+        run.span(rank, "step", start, end, "train_step", 30, is_open=True)
+    run.collective(3, "recv", 7, start + 9000, end, peer_rank=1, step=30, is_open=True)
+    run.span(1, "forward", start, end, "forward", 30, is_open=True)
+    finding = first(verdict(run))
+    assert finding.ranks == (1,)
+    assert "recv from rank 1" in finding.title
+
+
 def test_a_hang_before_the_first_step_is_in_start_up() -> None:
     run = RunBuilder()
     end = run.now[0] + 120_000_000_000

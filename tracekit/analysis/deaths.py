@@ -264,7 +264,10 @@ def _inside(end: End) -> Words:
 
 
 def call_words(call: Open, facts: Facts) -> Words:
-    """A collective as people say it."""
+    """A call as people say it."""
+    if call.pair:
+        other = "anyone" if call.root is None else call.root
+        return say(f"call.{call.op}", rank=other)
     group = facts.group_names.get(call.group or "") or call.group or "?"
     return Words("{op} {seq} of group {group}", {"op": call.op, "seq": call.seq, "group": group})
 

@@ -13,7 +13,7 @@ from tracekit.analysis.queries import query
 from tracekit.analysis.tables import Overview
 from tracekit.dataset.engine import Engine
 
-__all__ = ["End", "Open", "first_death", "read_ends"]
+__all__ = ["End", "Key", "Open", "first_death", "read_ends"]
 
 _TERM, _ABORT, _KILL = 15, 6, 9
 _BY_PEERS = re.compile(
@@ -22,6 +22,23 @@ _BY_PEERS = re.compile(
     re.IGNORECASE,
 )
 _OUT_OF_MEMORY = re.compile(r"out ?of ?memory|memoryerror|cannot allocate memory", re.IGNORECASE)
+
+
+_MESSAGES = ("send", "recv")
+Key = tuple[str, int, str, int, int]
+"""Group, number, operation, and of a message source and destination, else -1."""
+
+
+def call_key(
+    rank: int, group: str | None, seq: int | None, op: str | None, peer: int | None
+) -> Key:
+    """Which call a rank's part in it belongs to."""
+    source = destination = -1
+    if op in _MESSAGES:
+        other = -1 if peer is None else peer
+        source, destination = (rank, other) if op == "send" else (other, rank)
+        op = "message"
+    return group or "", seq or 0, op or "", source, destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +54,27 @@ class Open:
     seq: int | None = None
     group_size: int | None = None
     root: int | None = None
+    lane: str = ""
+    id: int | None = None
+    parent: int | None = None
+    rank: int = -1
+
+    @property
+    def key(self) -> Key:
+        """Which call it is, the same for all that take part."""
+        return call_key(self.rank, self.group, self.seq, self.op, self.root)
+
+    @property
+    def pair(self) -> tuple[int, ...]:
+        """The two ranks of a send or receive; only its own where the other may be anyone."""
+        if self.op not in _MESSAGES:
+            return ()
+        return (self.rank,) if self.root is None else tuple(sorted((self.rank, self.root)))
+
+    @property
+    def blocks(self) -> bool:
+        """Whether its thread does nothing else until it is over."""
+        return not self.lane.startswith("group:")
 
 
 @dataclass(slots=True)
@@ -53,8 +91,8 @@ class End:
     error: str | None = None
     frame: str | None = None
     opened: list[Open] = field(default_factory=list)
-    behind: set[tuple[str | None, int | None, str | None]] = field(default_factory=set)
-    """Of the collectives that some rank is in, those it ended: group, sequence, operation."""
+    behind: set[Key] = field(default_factory=set)
+    """Of the calls that some rank is in, those it ended."""
     last_span: str | None = None
     last_step: int | None = None
     last_end_ns: int | None = None
@@ -69,14 +107,25 @@ class End:
     @property
     def inside(self) -> Open | None:
         """The innermost span that was open; the step itself only where there is nothing else."""
-        inner = [one for one in self.opened if one.kind != "step"]
+        inner = [one for one in self.opened if one.kind != "step" and one.blocks]
+        inner = inner or [one for one in self.opened if one.kind != "step"]
         return inner[-1] if inner else self.opened[-1] if self.opened else None
 
     @property
+    def calls(self) -> list[Open]:
+        """The collectives that it had entered and that were not over."""
+        return [one for one in self.opened if one.kind == "comm" and one.seq is not None]
+
+    @property
     def waits_in(self) -> Open | None:
-        """The collective it was in."""
-        calls = [one for one in self.opened if one.kind == "comm" and one.seq is not None]
-        return calls[0] if calls else None
+        """The collective it was blocked in: not one that goes on beside its work, but buckets are
+        waited for at the end of their backward."""
+        backwards = {one.id for one in self.opened if one.kind == "backward"}
+        calls = self.calls
+        return next(
+            (one for one in calls if one.blocks),
+            next((one for one in calls if one.parent in backwards), None),
+        )
 
     @property
     def out_of_memory(self) -> bool:
@@ -106,12 +155,14 @@ def read_ends(engine: Engine, seen: Overview, facts: Facts) -> dict[int, End]:
                 Open(
                     row["kind"], row["name"], row["step"], row["start_ns"], row["collective_op"],
                     row["collective_group"], row["collective_seq"], row["group_size"],
-                    row["peer_rank"],
+                    row["peer_rank"], row["lane"] or "", row["span_id"], row["parent_id"],
+                    row["rank"],
                 )
             )  # fmt: skip
     for seq in sorted({w.seq for end in ends.values() if (w := end.waits_in) and w.seq}):
         for row in engine.sql(query("ended_calls", attempt=seen.attempt, seq=seq)).to_pylist():
-            ends[row["rank"]].behind.add((row["grp"], seq, row["op"]))
+            rank = row["rank"]
+            ends[rank].behind.add(call_key(rank, row["grp"], seq, row["op"], row["peer_rank"]))
     if any(end.is_bad or end.opened for end in ends.values()):
         for row in engine.sql(query("last_spans", attempt=seen.attempt)).to_pylist():
             end = ends[row["rank"]]

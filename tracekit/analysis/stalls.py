@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracekit.analysis.ends import End, Open
+from tracekit.analysis.ends import End, Key, Open
 from tracekit.analysis.facts import Facts, RankFacts
 from tracekit.analysis.options import Options
 from tracekit.analysis.stacks import differ, innermost, user_frame
@@ -75,27 +75,29 @@ def find_stall(
     return Stall(call, waiting, missing, culprits, kind, others, since, seconds)
 
 
-Key = tuple[str, int, str]
-
-
 def _calls(waits: Mapping[int, Open]) -> dict[Key, tuple[int, ...]]:
     """Which ranks are in which collective."""
     calls: dict[Key, tuple[int, ...]] = {}
     for rank, call in sorted(waits.items()):
-        key = (call.group or "", call.seq or 0, call.op or "")
-        calls[key] = (*calls.get(key, ()), rank)
+        calls[call.key] = (*calls.get(call.key, ()), rank)
     return calls
 
 
 def _members(ends: Mapping[int, End], facts: Facts, call: Open) -> tuple[int, ...]:
-    """Who should take part: the group's members, else all ranks."""
+    """Who should take part: two ranks in a message, else the group's members, else all ranks."""
+    if call.pair:
+        return call.pair
     told = facts.groups.get(call.group or "")
     return told or tuple(range(max(facts.world_size, max(ends) + 1)))
 
 
 def _passed(ends: Mapping[int, End], call: Open) -> list[int]:
-    """Ranks that have this collective behind them."""
-    return [rank for rank, end in ends.items() if (call.group, call.seq, call.op) in end.behind]
+    """Ranks that have this collective behind them, or have entered it and went on."""
+    return [
+        rank
+        for rank, end in ends.items()
+        if call.key in end.behind or any(one.key == call.key for one in end.calls)
+    ]
 
 
 def _over(ends: Mapping[int, End], waiting: tuple[int, ...]) -> int:
@@ -150,7 +152,7 @@ def _roots(
 
 
 def _same(one: Open, other: Open) -> bool:
-    return (one.group, one.seq, one.op) == (other.group, other.seq, other.op)
+    return one.key == other.key
 
 
 def _culprit(rank: int, ends: Mapping[int, End], facts: Facts, options: Options) -> Culprit:

@@ -131,6 +131,8 @@ WORDS: Mapping[str, str] = {
     "crash.error": _("rank {rank} raised {error} in {inside}{victims}"),
     "crash.oom": _("rank {rank} ran out of memory in {inside}: {error}{victims}"),
     "inside": _("{name} of step {step}"),
+    "call.send": _("send to rank {rank}"),
+    "call.recv": _("recv from rank {rank}"),
     "inside.stepless": _("{name}"),
     "inside.after": _("step {step}, after {name}"),
     "inside.nothing": _("nothing recorded"),

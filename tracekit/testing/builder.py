@@ -130,6 +130,7 @@ class RunBuilder:
         group: str | None = None,
         group_size: int | None = None,
         nbytes: int = 1 << 20,
+        name: str | None = None,
         **columns: Any,
     ) -> int:
         """Record one rank's part of a collective; blocking unless a ``lane`` says otherwise."""
@@ -138,7 +139,7 @@ class RunBuilder:
             "comm",
             start_ns,
             end_ns,
-            op,
+            name or op,
             collective_op=op,
             collective_group=group or self.group,
             collective_seq=seq,

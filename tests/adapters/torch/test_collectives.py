@@ -19,7 +19,10 @@ from tests.adapters.torch.tape import Span, Tape, recording
 from tracekit.adapters.torch import trace
 
 COUNT = 6
+COMPLETE = hasattr(dist.AllreduceOptions(), "asyncOp")
+"""Whether gloo has every operation and functional collectives are operators; in 2.1 not yet."""
 BYTES = 4 * COUNT
+OBJECTS = hasattr(dist, "send_object_list")
 
 Call = Callable[[Any, int, int, bool], Any]
 """Group, own rank in it, size of it, whether async; returns a work or nothing."""
@@ -167,14 +170,19 @@ def every_operation(rank: int, ranks: int, later: bool, small: bool) -> None:
     if small and rank == 1:
         return
     size = dist.get_world_size(group)
+    unsupported: list[str] = []
     with recording() as tape:
         handle = trace(nn.Linear(1, 1))
         for name, (op, call, nbytes) in OPERATIONS.items():
             before = len(calls(tape))
-            work = call(group, dist.get_rank(group), size, later)
+            try:
+                work = call(group, dist.get_rank(group), size, later)
+            except RuntimeError:
+                unsupported.append(name)
+                continue
             if later:
                 work.wait()
-            made = calls(tape)[before:]
+            made = [span for span in calls(tape)[before:] if not span.error]
             assert [one.op for one in made] == [op], (name, made)
             [span] = made
             assert span.nbytes == nbytes(size), (name, span)
@@ -185,9 +193,10 @@ def every_operation(rank: int, ranks: int, later: bool, small: bool) -> None:
         handle.detach()
         assert bool(waits(tape)) == later
         assert {wait.seq for wait in waits(tape)} <= {span.seq for span in calls(tape)}
-        seen = calls(tape)
+        seen = [span for span in calls(tape) if not span.error]
         dist.barrier(group)
-    assert len(seen) == len(OPERATIONS)
+    assert len(seen) == len(OPERATIONS) - len(unsupported)
+    assert not unsupported or not COMPLETE
     assert [span.seq for span in seen] == sorted(span.seq or 0 for span in seen)
     agreed(seen, group)
 
@@ -226,6 +235,7 @@ def every_functional(rank: int, ranks: int, compiled: bool, small: bool) -> None
     agreed(seen, group)
 
 
+@pytest.mark.skipif(not COMPLETE, reason="functional collectives are made of others here")
 @pytest.mark.parametrize("small", [False, True], ids=["default group", "sub-group"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_each_functional_collective_is_one_span(
@@ -256,6 +266,7 @@ def compiled_eager_names(rank: int, ranks: int) -> None:
     agreed(seen, dist.group.WORLD)
 
 
+@pytest.mark.skipif(not COMPLETE, reason="functional collectives are made of others here")
 def test_compiled_calls_of_the_usual_functions_are_seen_once(tmp_path: Path) -> None:
     launch(compiled_eager_names, 2, tmp_path)
 
@@ -298,12 +309,14 @@ def messages(rank: int, ranks: int) -> None:
             dist.send(tensor(), 1)
             sent: Any = dist.isend(tensor(), 1, tag=7)
             sent.wait()
-            dist.send_object_list(["there"], 1)
+            if OBJECTS:
+                dist.send_object_list(["there"], 1)
         elif rank == 1:
             dist.recv(tensor(), 0)
             received: Any = dist.irecv(tensor(), 0, tag=7)
             received.wait()
-            dist.recv_object_list([None], 0)
+            if OBJECTS:
+                dist.recv_object_list([None], 0)
         both = [
             dist.P2POp(dist.isend, tensor(), (rank + 1) % ranks),
             dist.P2POp(dist.irecv, tensor(), (rank - 1) % ranks),
@@ -318,7 +331,7 @@ def messages(rank: int, ranks: int) -> None:
         (rank, s.peer, s.seq) if s.op == "send" else (s.peer, rank, s.seq): s.nbytes
         for s in exchanged
     }
-    assert len(key) == len(exchanged) == {0: 5, 1: 5, 2: 2}[rank]
+    assert len(key) == len(exchanged) == 2 + (2 + OBJECTS) * (rank < 2)
     everyone: list[Any] = [None] * ranks
     dist.all_gather_object(everyone, (key, reduce.seq))
     for (source, destination, seq), nbytes in key.items():
@@ -357,7 +370,7 @@ def failing(rank: int, ranks: int) -> None:
         if rank == 0:
             with pytest.raises((RuntimeError, ValueError)):
                 dist.all_gather_into_tensor(torch.empty(1), tensor())
-        with pytest.raises(TypeError):
+        with pytest.raises((TypeError, RuntimeError)):
             dist.all_reduce("nothing")
         handle.detach()
         assert not tape.open_spans()

@@ -1,5 +1,5 @@
--- Which ranks have the collectives of one sequence number behind them.
-SELECT rank, collective_group AS grp, collective_op AS op
+-- Which ranks have the calls of one sequence number behind them.
+SELECT rank, collective_group AS grp, collective_op AS op, peer_rank
 FROM spans
 WHERE attempt = :attempt AND kind = 'comm' AND collective_seq = :seq AND NOT is_open
-GROUP BY rank, collective_group, collective_op
+GROUP BY rank, collective_group, collective_op, peer_rank
