@@ -29,9 +29,7 @@ def test_the_account_is_spans_times_what_one_costs_there() -> None:
     costs(run, span_ns=2000.0, call_ns=5000.0)
     run.steps(30)
     found = overhead(run)
-    assert found.spans_per_step == pytest.approx(
-        6
-    )  # the step, four phases, the all-reduce
+    assert found.spans_per_step == pytest.approx(6)  # the step, four phases, the all-reduce
     assert found.accounted_us == pytest.approx(5 * 2 + 5)
     with run.engine() as engine:
         analysis = analyze(engine)
