@@ -195,6 +195,7 @@ def test_an_interrupt_ends_the_process_as_python_ends_it(tmp_path: Path) -> None
         """
         import atexit, os, signal
         atexit.register(print, "at exit", flush=True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be inherited as ignored
         os.kill(os.getpid(), signal.SIGINT)
         """,
     )
