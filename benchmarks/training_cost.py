@@ -3,8 +3,9 @@
 Accounting: a step of 50 ms with 100 collectives, in which real work empties the caches between two
 calls. Each call stands between two readings of the clock; every second step makes empty calls
 instead, and what those cost is taken off. Of each call in the step the median over the steps
-counts, so that a neighbour who takes the core away does not. Then the same without the work
-between the calls: what hot caches save. A call's own p99.9 is that of a million spans in a tight
+counts, so that a neighbour who takes the core away does not. The collectives are spans of a type
+that the caller holds, then blocking calls of torch.distributed as the adapter sees them, whose
+originals do nothing. Then the first without the work between the calls: what hot caches save. A call's own p99.9 is that of a million spans in a tight
 loop; next to it stands an empty call, for what the machine itself does to a tail.
 
 A/B: one process, pinned to one core, trains a DDP model of 100 buckets. Blocks of 50 steps with
@@ -21,6 +22,7 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter, perf_counter_ns, process_time
@@ -34,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tracekit
 from benchmarks.rows import Row, main
 from tracekit import recorder
-from tracekit.adapters.torch import trace
+from tracekit.adapters.torch import _calls, _collectives, trace
 from tracekit.model import Collective
 from tracekit.recorder import span_type
 
@@ -47,6 +49,27 @@ which a training does for two of 128 steps."""
 BAR = 0.01
 
 
+Called = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class Work:
+    """What a call gives back that is over at once."""
+
+
+def adapter() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """How the adapter sees an all_reduce and the wait for it, around originals that do nothing."""
+    work = Work()
+
+    def allreduce(*_: Any) -> Work:
+        return work
+
+    def wait(*_: Any) -> bool:
+        return True
+
+    traced = partial(_collectives._traced, "all_reduce", "allreduce")
+    return _collectives._quickly("all_reduce", True, traced, allreduce), _calls._traced_wait(wait)
+
+
 def accounting(steps: int) -> Iterator[Row]:
     """Time that the calling thread spends inside tracekit, as a share of the step."""
     rec = recorder.current()
@@ -56,26 +79,41 @@ def accounting(steps: int) -> Iterator[Row]:
     work = np.ones(1 << 19)
     returned: list[Any] = []
 
-    def calls(step: int) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    def by_type(number: int) -> Iterator[Called]:
+        yield reduce.begin, (number, 1 << 20)
+        yield reduce.end, tuple(returned)
+
+    seen, waited = adapter()
+    options, tensors = dist.AllreduceOptions(), [torch.zeros(1 << 18)]  # type: ignore[attr-defined]
+    options.asyncOp = False
+
+    def by_call(number: int) -> Iterator[Called]:
+        yield seen, (dist.group.WORLD, tensors, options)
+        yield waited, tuple(returned)
+
+    def calls(step: int, collective: Callable[[int], Iterator[Called]]) -> Iterator[Called]:
         yield rec.begin_step, (step,)
         for phase in phases:
             yield phase.__enter__, ()
             if phase is phases[2]:
                 for number in range(COLLECTIVES):
-                    yield reduce.begin, (step * COLLECTIVES + number, 1 << 20)
-                    yield reduce.end, tuple(returned)
+                    yield from collective(step * COLLECTIVES + number)
             yield phase.__exit__, (None, None, None)
         yield rec.end_step, ()
 
     def nothing(*_: Any) -> None:
         return None
 
-    for between in ("real work", "nothing"):
+    for what, collective, between in (
+        ("spans of collectives", by_type, "real work"),
+        ("calls of torch.distributed", by_call, "real work"),
+        ("spans of collectives", by_type, "nothing"),
+    ):
         spent: dict[bool, list[list[int]]] = {True: [], False: []}
         for step in range(2 * steps):
             real = step % 2 == 0
             times = []
-            for function, arguments in calls(step):
+            for function, arguments in calls(step, collective):
                 if between != "nothing":
                     work *= 1.0000001  # four megabytes: more than the caches next to the core
                 called = function if real else nothing
@@ -87,8 +125,7 @@ def accounting(steps: int) -> Iterator[Row]:
         ours, empty = (sum(map(median, zip(*spent[real], strict=True))) for real in (True, False))
         share = (ours - empty) / STEP_NS
         yield Row(
-            f"inside tracekit, {STEP_NS // 10**6} ms step, {COLLECTIVES} collectives,"
-            f" {between} between",
+            f"inside tracekit, {STEP_NS // 10**6} ms step, {COLLECTIVES} {what}, {between} between",
             f"{(ours - empty) / 1000:.0f} us: {share:.2%}",
             "<= 0.5 %",
             share <= 0.005,
@@ -163,21 +200,16 @@ def interval(changes: list[float]) -> tuple[float, float]:
     return means[100], means[-101]
 
 
-def a_b(pairs: int, store: Path) -> Iterator[Row]:
+def a_b(pairs: int) -> Iterator[Row]:
     """Blocks with and without tracing take turns."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    try:
-        training = Training()
-        training.block(traced=True)
-        training.block(traced=False)
-        blocks: list[dict[bool, tuple[float, float]]] = []
-        for _ in range(pairs):
-            order = random.sample([True, False], 2)
-            blocks.append({traced: training.block(traced) for traced in order})
-    finally:
-        dist.destroy_process_group()
+    training = Training()
+    training.block(traced=True)
+    training.block(traced=False)
+    blocks: list[dict[bool, tuple[float, float]]] = []
+    for _ in range(pairs):
+        order = random.sample([True, False], 2)
+        blocks.append({traced: training.block(traced) for traced in order})
     for place, clock in enumerate(("wall time", "CPU time")):
         step = median(pair[False][place] for pair in blocks)
         low, high = interval([pair[True][place] / pair[False][place] - 1 for pair in blocks])
@@ -193,11 +225,15 @@ def a_b(pairs: int, store: Path) -> Iterator[Row]:
 def benchmark(long: bool) -> Iterator[Row]:
     folder = Path(tempfile.mkdtemp(prefix="tracekit-bench-"))
     tracekit.start(run="bench", dir=str(folder), rank=0, world_size=1, agent=False)
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     try:
         yield from accounting(400 if long else 40)
         yield from tails(1_000_000 if long else 300_000)
-        yield from a_b(80 if long else 10, folder / "store")
+        yield from a_b(80 if long else 10)
     finally:
+        dist.destroy_process_group()
         tracekit.stop()
         shutil.rmtree(folder)
 

@@ -30,8 +30,10 @@ __all__ = [
     "Call",
     "Calls",
     "HostCall",
+    "calls_by_id",
     "calls_of",
     "collective_cost",
+    "end_pending",
     "expect_callbacks",
     "here",
     "later",
@@ -71,9 +73,9 @@ class _Here(threading.local):
     """What the calls inside a whole carry."""
     together: tuple[Call, ...] = ()
     """The calls since the start of coalescing."""
-    work: Any = None
-    call: Call | None = None
-    """The call that returns when it is over, and the work whose wait is its end."""
+    pending: tuple[Any, Callable[..., None], Token | None] | None = None
+    """A call that returns when it is over: the work whose wait is its end, and what ends it,
+    with its token where that is all."""
 
 
 here = _Here()
@@ -105,8 +107,8 @@ class HostCall:
 
     __slots__ = ("token", "type")
 
-    def __init__(self, types: Types, seq: int, nbytes: int) -> None:
-        self.type = type_ = types.blocking
+    def __init__(self, type_: CollectiveType, seq: int, nbytes: int) -> None:
+        self.type = type_
         self.token: Token = type_.begin(seq, nbytes)
 
     def wait_begins(self) -> None:
@@ -210,6 +212,8 @@ class Calls:
     def __init__(self, process_group: Any) -> None:
         self.group = group_of(process_group)
         self._types: dict[tuple[Any, ...], Types] = {}
+        self.blocking: dict[tuple[str, Any], CollectiveType] = {}
+        """By operation and dtype, of the calls without a root: what was made once is made often."""
 
     def begin(
         self,
@@ -237,7 +241,10 @@ class Calls:
             clock = device_clock_of(device)
             if clock is not None:
                 return DeviceCall(clock, types, seq, nbytes, blocking)
-        return HostCall(types, seq, nbytes) if blocking else HostFlight(types, seq, nbytes)
+        if not blocking:
+            return HostFlight(types, seq, nbytes)
+        self.blocking[op, dtype] = types.blocking
+        return HostCall(types.blocking, seq, nbytes)
 
     def _new_types(self, op: str, dtype: Any, root: int | None, name: str) -> Types:
         self.group.tell()
@@ -245,6 +252,8 @@ class Calls:
 
 
 _calls: Watch[Calls] = Watch()
+calls_by_id = _calls.values
+"""The ``Calls`` of process groups by ``id()``, for who cannot pay for a call."""
 
 
 def calls_of(process_group: Any) -> Calls:
@@ -310,24 +319,48 @@ def watch_works() -> list[Callable[[], None]]:
 def _traced_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if here.work is self:
-            call, here.work, here.call = here.call, None, None
-            assert call is not None
-        else:
-            flight = _flights.get(self)
-            if flight is None or here.inside:
-                return original(self, *args, **kwargs)
-            call = flight
-            _begin_wait(call)
+        pending = here.pending
+        if pending is None or pending[0] is not self:
+            return _wait_for_flight(original, self, args, kwargs)
+        here.pending = None
+        _, end, token = pending
         try:
             result = original(self, *args, **kwargs)
         except BaseException:
-            _end_wait(call, error=True)
+            end_pending(end, token, error=True)
             raise
-        _end_wait(call)
+        try:
+            end(token)
+        except Exception as error:
+            failed("collectives", error)
         return result
 
     return wait
+
+
+@guarded("collectives")
+def end_pending(end: Callable[..., None], token: Token | None, error: bool = False) -> None:
+    """End a call that returns when it is over."""
+    if token is None:
+        end(error)
+    else:
+        end(token, error=error)
+
+
+def _wait_for_flight(
+    original: Callable[..., Any], work: Any, args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    call = _flights.get(work)
+    if call is None or here.inside:
+        return original(work, *args, **kwargs)
+    _begin_wait(call)
+    try:
+        result = original(work, *args, **kwargs)
+    except BaseException:
+        _end_wait(call, error=True)
+        raise
+    _end_wait(call, error=False)
+    return result
 
 
 def _traced_future(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -359,8 +392,6 @@ def _begin_wait(call: Call) -> None:
     call.wait_begins()
 
 
-def _end_wait(call: Call, error: bool = False) -> None:
-    try:
-        call.waited(error)
-    except Exception as problem:
-        failed("collectives", problem)
+@guarded("collectives")
+def _end_wait(call: Call, error: bool) -> None:
+    call.waited(error)

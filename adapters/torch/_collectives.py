@@ -2,7 +2,6 @@
 
 That is below the functions of ``torch.distributed``: names that were imported before, deprecated
 names that call new ones and libraries that keep a process group all come through here, once.
-Calls that are made of several (objects, a blocking send) are recorded as the one they are.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,19 +18,19 @@ from tracekit import recorder
 from tracekit.adapters.torch._calls import (
     Call,
     Calls,
-    HostCall,
+    calls_by_id,
     calls_of,
     collective_cost,
+    end_pending,
     here,
     later,
     watch_works,
 )
-from tracekit.adapters.torch._compile import is_compiling
-from tracekit.adapters.torch._group import Group
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._patch import patch
+from tracekit.recorder import pause
 
-__all__ = ["size_of", "watch_collectives"]
+__all__ = ["MESSAGES", "message", "size_of", "watch_collectives"]
 
 _METHODS = {
     "all_gather_single": "all_gather",
@@ -65,38 +63,7 @@ _METHODS = {
 _ROOTED = ("broadcast", "gather", "reduce", "scatter")
 _ONE_SIDED = ("all_reduce", "broadcast", "reduce", "send", "recv")
 _WITHOUT_TENSORS = ("barrier", "monitored_barrier")
-_PAIRED = ("recv", "send")
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A function that is made of several calls: where it takes its group and its root or peer."""
-
-    op: str
-    group_at: int
-    peer: str = ""
-    peer_at: int = 0
-
-    def peer_in(self, group: Group, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
-        """The root or peer as a rank of its group; None where none is given."""
-        inside = kwargs.get(f"group_{self.peer}")
-        if inside is not None:
-            return int(inside)
-        rank = _argument(args, kwargs, self.peer, self.peer_at) if self.peer else None
-        return None if rank is None else group.ranks.index(int(rank))
-
-
-_FUNCTIONS = {
-    "all_gather_object": _Function("all_gather_object", 2),
-    "broadcast_object_list": _Function("broadcast_object_list", 2, "src", 1),
-    "gather_object": _Function("gather_object", 3, "dst", 2),
-    "scatter_object_list": _Function("scatter_object_list", 3, "src", 2),
-    "recv": _Function("recv", 2, "src", 1),
-    "recv_object_list": _Function("recv", 2, "src", 1),
-    "send": _Function("send", 2, "dst", 1),
-    "send_object_list": _Function("send", 2, "dst", 1),
-}
-"""They exchange pickled objects, or send or receive and return when that is done."""
+MESSAGES = ("recv", "send")
 
 
 def watch_collectives() -> list[Callable[[], None]]:
@@ -107,14 +74,13 @@ def watch_collectives() -> list[Callable[[], None]]:
     known = vars(dist.ProcessGroup)
     for method, op in _METHODS.items():
         if method in known:
-            undo.append(patch(dist.ProcessGroup, method, functools.partial(_traced, op, method)))
+            make = functools.partial(_traced, op, method)
+            if method in _FREQUENT:
+                make = functools.partial(_quickly, op, _FREQUENT[method], make)
+            undo.append(patch(dist.ProcessGroup, method, make))
     if "_start_coalescing" in known and "_end_coalescing" in known:
         undo.append(patch(dist.ProcessGroup, "_start_coalescing", _traced_start))
         undo.append(patch(dist.ProcessGroup, "_end_coalescing", _traced_end))
-    for name in _FUNCTIONS:
-        for module in (dist.distributed_c10d, dist):
-            if callable(getattr(module, name, None)):
-                undo.append(patch(module, name, functools.partial(_composed, name)))
     _tell_cost()
     return undo
 
@@ -159,8 +125,8 @@ def _carried(op: str, args: Sequence[Any], size: int) -> int:
 
 
 def _traced(op: str, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    begin = _begin_message if op in _PAIRED else _BEGIN.get(op, _begin)
-    message = op in _PAIRED
+    begin = _begin_message if op in MESSAGES else _begin
+    message = op in MESSAGES
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -182,9 +148,9 @@ def _traced(op: str, method: str, original: Callable[..., Any]) -> Callable[...,
             if message:
                 calls_of(self).group.paired()
             if blocking and not inside and work is not None:
-                if here.call is not None:
-                    here.call.done()  # nobody has waited for the one before
-                here.work, here.call = work, begun
+                if here.pending is not None:
+                    end_pending(*here.pending[1:])  # nobody has waited for the one before
+                here.pending = work, begun.waited, None
             elif inside:
                 here.together = (*here.together, begun)
             elif work is None:
@@ -202,18 +168,58 @@ _Begun = tuple[Call, bool]
 """A call, and whether it returns when it is over."""
 
 
-def _begin_all_reduce(
-    process_group: Any, op: str, method: str, args: Sequence[Any], kwargs: Any
-) -> _Begun:
-    """The most frequent one, with nothing to ask but its bytes."""
-    tensors = args[0]
-    tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else _first(tensors)
-    if tensor is tensors or len(tensors) != 1:
-        nbytes = size_of(tensors)
-    else:
-        nbytes = tensor.numel() * tensor.element_size()
-    blocking = _blocks(args, kwargs)
-    return calls_of(process_group).begin(op, tensor, nbytes, blocking), blocking
+def _quickly(
+    op: str, listed: bool, make: Callable[..., Any], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The frequent calls that block a thread of the host: of one tensor, ``listed`` or the larger
+    of two.
+
+    All that is done for one is here: each function more that is entered costs as much as what it
+    does. Whatever is new or odd goes the general way.
+    """
+    general = make(original)
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if here.inside or pause.on:
+            return general(self, *args, **kwargs)
+        try:
+            if listed:
+                (tensor,) = args[0]
+                nbytes = tensor.nbytes
+            else:
+                tensor = args[0]
+                nbytes = max(tensor.nbytes, args[1].nbytes)
+            if args[-1].asyncOp or here.pending is not None or not tensor.is_cpu:
+                return general(self, *args, **kwargs)
+            calls = calls_by_id[id(self)]
+            type_ = calls.blocking[op, tensor.dtype]
+            seq = self._get_sequence_number_for_group() + 1 - calls.group.beside
+            token = type_.begin(seq, nbytes)
+        except Exception:
+            return general(self, *args, **kwargs)
+        try:
+            work = original(self, *args, **kwargs)
+        except BaseException:
+            end_pending(type_.end, token, error=True)
+            raise
+        if work is not None:
+            here.pending = work, type_.end, token
+        else:
+            end_pending(type_.end, token)
+        return work
+
+    return call
+
+
+_FREQUENT = {
+    "allreduce": True,
+    "all_gather_single": False,
+    "reduce_scatter_single": False,
+    "_allgather_base": False,
+    "_reduce_scatter_base": False,
+}
+"""Methods that are made quick, and whether their tensor comes in a list."""
 
 
 def _begin(process_group: Any, op: str, method: str, args: Sequence[Any], kwargs: Any) -> _Begun:
@@ -232,19 +238,16 @@ def _begin(process_group: Any, op: str, method: str, args: Sequence[Any], kwargs
     return calls.begin(op, tensor, nbytes, blocking, root), blocking
 
 
-_BEGIN = {"all_reduce": _begin_all_reduce}
-
-
 def _begin_message(
     process_group: Any, op: str, method: str, args: Sequence[Any], kwargs: Any
 ) -> _Begun:
     peer = None if method == "recv_anysource" else int(args[1])
     tag = int(args[2] if len(args) > 2 else kwargs.get("tag", 0))
     calls, tensors = calls_of(process_group), args[0]
-    return _message(calls, op, _first(tensors), size_of(tensors), False, peer, tag, op), False
+    return message(calls, op, _first(tensors), size_of(tensors), False, peer, tag, op), False
 
 
-def _message(
+def message(
     calls: Calls,
     op: str,
     tensor: Any,
@@ -273,11 +276,19 @@ def _blocks(args: Sequence[Any], kwargs: Any) -> bool:
 
 def _caller_blocks() -> bool:
     """The same where options do not say it: the function of torch.distributed that calls knows."""
-    caller = sys._getframe(4)
-    if caller.f_globals.get("__name__") != dist.distributed_c10d.__name__:
-        return False
-    known = caller.f_locals
-    return known.get("async_op", known.get("async_ops")) is False
+    frame = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame.f_globals.get("__name__") == dist.distributed_c10d.__name__:
+            known = frame.f_locals
+            return known.get("async_op", known.get("async_ops")) is False
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+_FRAMES = 4
+"""Our own between a function of torch.distributed and what asks about it, and one more."""
 
 
 @guarded("collectives")
@@ -348,68 +359,3 @@ def _end_together(calls: Sequence[Call], work: Any) -> None:
         _All(calls).done()
     else:
         later(_All(calls), work)
-
-
-# Functions that are made of several calls
-
-
-class _Composed:
-    """One of these functions under way."""
-
-    def __init__(self, call: Call, message_in: Group | None) -> None:
-        self.call = call
-        self._message_in = message_in
-
-    @guarded("collectives")
-    def ends(self, error: bool) -> None:
-        if self._message_in is not None:
-            self._message_in.paired()
-        if isinstance(self.call, HostCall) and here.inner_bytes:
-            self.call.carries(here.inner_bytes)
-        self.call.waited(error)
-
-
-def _composed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if here.inside or is_compiling():
-            return original(*args, **kwargs)
-        composed = _compose(name, args, kwargs)
-        if composed is None:
-            return original(*args, **kwargs)
-        here.inside, here.inner_bytes = "whole", 0
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            here.inside = ""
-            composed.ends(error=True)
-            raise
-        here.inside = ""
-        composed.ends(error=False)
-        return result
-
-    return call
-
-
-@guarded("collectives")
-def _compose(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> _Composed | None:
-    function = _FUNCTIONS[name]
-    process_group = _argument(args, kwargs, "group", function.group_at)
-    if process_group is None:
-        process_group = dist.distributed_c10d._get_default_group()
-    if dist.get_rank(process_group) < 0:
-        return None
-    calls = calls_of(process_group)
-    peer = function.peer_in(calls.group, args, kwargs)
-    if function.op not in _PAIRED:
-        root = 0 if peer is None and function.peer else peer
-        return _Composed(calls.begin(name, None, 0, True, root), None)
-    tag = int(_argument(args, kwargs, "tag", 3) or 0) if name == function.op else 0
-    payload = args[0] if args else kwargs.get("tensor")
-    tensor = payload if isinstance(payload, torch.Tensor) else None
-    message = _message(calls, function.op, tensor, size_of(payload), True, peer, tag, name)
-    return _Composed(message, calls.group)
-
-
-def _argument(args: Sequence[Any], kwargs: dict[str, Any], name: str, place: int) -> Any:
-    return args[place] if len(args) > place else kwargs.get(name)

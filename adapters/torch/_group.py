@@ -37,7 +37,7 @@ class Group:
         self.backend = _backend_of(process_group)
         self._process_group = weakref.ref(process_group)
         self._counted = 0
-        self._beside = 0
+        self.beside = 0  # calls that the backend counted besides its collectives
         self._pairs: dict[tuple[int, int, int], Iterator[int]] = defaultdict(
             lambda: itertools.count(1)
         )
@@ -64,7 +64,7 @@ class Group:
             process_group = self._process_group()
             if process_group is not None:
                 number: int = process_group._get_sequence_number_for_group()
-                return number - self._beside
+                return number - self.beside
         return self._counted
 
     def next(self) -> int:
@@ -73,7 +73,7 @@ class Group:
             process_group = self._process_group()
             if process_group is not None:
                 number: int = process_group._get_sequence_number_for_group()
-                return number + 1 - self._beside
+                return number + 1 - self.beside
         self._counted += 1
         return self._counted
 
@@ -86,7 +86,7 @@ class Group:
         """It is made. Gloo counts a send or receive on its two ranks as it counts collectives,
         and the members of the group would no longer agree on these."""
         if self._has_numbers:
-            self._beside += self.last() - self._expected
+            self.beside += self.last() - self._expected
 
     def pair(self, source: int, destination: int, tag: int = 0) -> int:
         """The number of a message between two global ranks, the same on both sides."""

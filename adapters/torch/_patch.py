@@ -97,12 +97,12 @@ class Watch(Generic[T]):
     """What belongs to certain objects, found by identity without keeping the objects alive."""
 
     def __init__(self) -> None:
-        self._values: dict[int, T] = {}
+        self.values: dict[int, T] = {}  # by id
         self._owners: dict[int, Any] = {}
 
     def get(self, owner: object) -> T | None:
         """What belongs to the object, or None."""
-        return self._values.get(id(owner))
+        return self.values.get(id(owner))
 
     def add(
         self, owner: object, value: T, gone: Callable[[], None] | None = None
@@ -114,7 +114,7 @@ class Watch(Generic[T]):
         key = id(owner)
 
         def died(_: object) -> None:
-            self._values.pop(key, None)
+            self.values.pop(key, None)
             self._owners.pop(key, None)
             if gone is not None:
                 gone()
@@ -124,10 +124,10 @@ class Watch(Generic[T]):
         except TypeError:
             holder = owner  # no weak reference possible: kept until it is no longer watched
         self._owners[key] = holder
-        self._values[key] = value
+        self.values[key] = value
 
         def remove() -> None:
             if self._owners.get(key) is holder:
-                del self._owners[key], self._values[key]
+                del self._owners[key], self.values[key]
 
         return remove

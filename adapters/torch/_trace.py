@@ -13,6 +13,7 @@ from tracekit.adapters.torch._arrivals import Arrivals
 from tracekit.adapters.torch._backward import watch_backward
 from tracekit.adapters.torch._clip import watch_clip
 from tracekit.adapters.torch._collectives import watch_collectives
+from tracekit.adapters.torch._compositions import watch_compositions
 from tracekit.adapters.torch._copies import watch_copies
 from tracekit.adapters.torch._ddp import Replica, replicas_in
 from tracekit.adapters.torch._device import DeviceClock, accelerator_of
@@ -160,6 +161,7 @@ class Handle:
             self._keep(watch_forward, model, TracedModel(loop, reduced, adopter))
         self._keep(watch_backward)
         self._keep(watch_collectives)
+        self._keep(watch_compositions)
         self._keep(watch_functional)
         self._keep(watch_pipeline)
         self._keep(watch_roles, model, loop)
