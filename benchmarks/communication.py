@@ -1,9 +1,9 @@
 """What it costs to see one call of torch.distributed, by each of the places where it can be seen.
 
 A group of one rank with gloo reduces 4 KB: nobody is waited for. What counts is the CPU time of the
-calling thread, so that how long gloo's own threads sleep does not. Blocks of calls with and without a source take turns, and the difference of their
-medians counts. The Flight Recorder is switched on before a group exists, so it stands against a
-run without.
+calling thread, so that how long gloo's own threads sleep does not. Blocks of calls with and without
+a source take turns, and the difference of their medians counts. The Flight Recorder is switched on
+before a group exists, so it stands against a run without.
 """
 
 from __future__ import annotations

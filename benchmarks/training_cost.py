@@ -5,8 +5,9 @@ calls. Each call stands between two readings of the clock; every second step mak
 instead, and what those cost is taken off. Of each call in the step the median over the steps
 counts, so that a neighbour who takes the core away does not. The collectives are spans of a type
 that the caller holds, then blocking calls of torch.distributed as the adapter sees them, whose
-originals do nothing. Then the first without the work between the calls: what hot caches save. A call's own p99.9 is that of a million spans in a tight
-loop; next to it stands an empty call, for what the machine itself does to a tail.
+originals do nothing. Then the first without the work between the calls: what hot caches save. A
+call's own p99.9 is that of a million spans in a tight loop; next to it stands an empty call, for
+what the machine itself does to a tail.
 
 A/B: one process, pinned to one core, trains a DDP model of 100 buckets. Blocks of 50 steps with
 and without ``trace()`` take turns, the order in each pair by chance; between blocks everything
@@ -84,7 +85,7 @@ def accounting(steps: int) -> Iterator[Row]:
         yield reduce.end, tuple(returned)
 
     seen, waited = adapter()
-    options, tensors = dist.AllreduceOptions(), [torch.zeros(1 << 18)]  # type: ignore[attr-defined]
+    options, tensors = dist.AllreduceOptions(), [torch.zeros(1 << 18)]
     options.asyncOp = False
 
     def by_call(number: int) -> Iterator[Called]:
