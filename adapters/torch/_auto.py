@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from tracekit import recorder
 from tracekit.adapters.torch._collectives import watch_collectives
+from tracekit.adapters.torch._compositions import watch_compositions
 from tracekit.adapters.torch._functional import watch_functional
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loader import watch_loader, watch_unknown_loaders
@@ -79,6 +80,7 @@ class _Automatic:
             patch(torch.optim.Optimizer, "__init__", self._then(self.optimizer_made)),
             *watch_unknown_loaders(DataLoader, self),
             *watch_collectives(),
+            *watch_compositions(),
             *watch_functional(),
         ]
 
