@@ -60,6 +60,20 @@ BUILT_IN = (
         extra="torch",
         needs=("torch",),
     ),
+    Plugin(
+        "exporter",
+        "chrome_trace",
+        "tracekit.exporters.chrome_trace",
+        "a timeline as JSON, for Perfetto, Chrome and others: tracekit export --to chrome",
+    ),
+    Plugin(
+        "exporter",
+        "perfetto",
+        "tracekit.exporters.perfetto",
+        "a timeline in Perfetto's own format: tracekit export --to perfetto",
+        extra="perfetto",
+        needs=("perfetto",),
+    ),
 )
 """Sorted by shape and name; a test compares it with what is in the folders."""
 

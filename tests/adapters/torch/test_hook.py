@@ -73,7 +73,7 @@ def test_buckets_are_asynchronous_spans_of_the_group(tape: Tape) -> None:
 
 
 def test_the_buckets_are_those_that_pytorch_made(tape: Tape) -> None:
-    """Their number is DDP's own, and few gradients keep a hook once they are known."""
+    """Their number is DDP's own, and two gradients keep a hook once the order is known."""
     layers = [nn.Linear(256, 256) for _ in range(8)]
     ddp = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
     handle = trace(ddp)
@@ -86,7 +86,34 @@ def test_the_buckets_are_those_that_pytorch_made(tape: Tape) -> None:
     assert {span.attributes["buckets"] for span in reductions[2:]} == {len(buckets)}
     for span in reductions[2:]:
         assert span.attributes["launch_ns"] < span.start
-    assert sum(bool(p._post_accumulate_grad_hooks) for p in ddp.parameters()) == len(buckets)
+    assert sum(bool(p._post_accumulate_grad_hooks) for p in ddp.parameters()) == 2
+    handle.detach()
+
+
+class Turns(nn.Module):
+    """Its layers come in another order each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(256, 256) for _ in range(8)])
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 3
+        for place in range(8):
+            x = self.layers[(place + self.calls) % 8](x)
+        return x
+
+
+def test_where_the_order_changes_every_bucket_keeps_its_hook(tape: Tape) -> None:
+    ddp = DistributedDataParallel(Turns(), bucket_cap_mb=0.2)
+    handle = trace(ddp)
+    for _ in range(6):
+        ddp(torch.ones(2, 256)).sum().backward()
+    buckets = str(ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(",")
+    hooked = sum(bool(p._post_accumulate_grad_hooks) for p in ddp.parameters())
+    assert hooked >= len(buckets) > 2
+    assert len([span for span in tape.spans() if span.op == "all_reduce"]) == 6
     handle.detach()
 
 
