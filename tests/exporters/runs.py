@@ -1,0 +1,92 @@
+"""Run directories to export, and a Chrome trace read back with nothing but ``json``."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit.dataset import open_run, write_table
+from tracekit.exporters import chrome_trace
+from tracekit.exporters.chrome_trace import Choice
+from tracekit.testing.builder import RunBuilder
+
+Json = dict[str, Any]
+
+
+def write_run(built: RunBuilder, path: Path) -> Path:
+    """The directory of a run that was built."""
+    for name, rows in built.tables().items():
+        if len(rows):
+            write_table(path, name, rows, world_size=built.world_size)
+    return path
+
+
+@dataclass
+class Chrome:
+    """A Chrome trace as a viewer sees it."""
+
+    whole: Json
+
+    def events(self, phase: str, **wanted: Any) -> list[Json]:
+        return [
+            event
+            for event in self.whole["traceEvents"]
+            if event["ph"] == phase and all(event.get(k) == v for k, v in wanted.items())
+        ]
+
+    @property
+    def slices(self) -> list[Json]:
+        return self.events("X")
+
+    @property
+    def base(self) -> int:
+        return int(self.whole["otherData"]["base_ns"])
+
+    def tracks(self) -> dict[tuple[int, int], list[tuple[int, int, Json]]]:
+        """Start, end (exact) and event of the slices of each track, in the order of the file."""
+        found: dict[tuple[int, int], list[tuple[int, int, Json]]] = {}
+        for event in self.slices:
+            start = self.base + round(event["ts"] * 1000)
+            end = start + round(event["dur"] * 1000)
+            found.setdefault((event["pid"], event["tid"]), []).append((start, end, event))
+        return found
+
+    def names(self, what: str) -> dict[int, str]:
+        """Names of processes by pid, or of threads by tid."""
+        key = "pid" if what == "process_name" else "tid"
+        return {e[key]: e["args"]["name"] for e in self.events("M", name=what)}
+
+    def at(self, flow: Json) -> list[Json]:
+        """The slices that are open on the track of an end of an arrow, the innermost last."""
+        time = self.base + round(flow["ts"] * 1000)
+        slices = self.tracks()[flow["pid"], flow["tid"]]
+        return [event for start, end, event in slices if start <= time < end]
+
+
+def not_finite(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def exported(source: RunBuilder | Path, folder: Path, choice: Choice | None = None) -> Chrome:
+    """A run as a Chrome trace."""
+    path = source if isinstance(source, Path) else write_run(source, folder / "run")
+    file = io.BytesIO()
+    with open_run(path) as run:
+        chrome_trace.export(run, file, choice)
+    return Chrome(json.loads(file.getvalue(), parse_constant=not_finite))
+
+
+def overlaps(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans of a track, in order, that neither lie in the one before nor after it."""
+    inside: list[int] = []
+    wrong = []
+    for start, end in spans:
+        while inside and inside[-1] <= start:
+            inside.pop()
+        if inside and inside[-1] < end:
+            wrong.append((start, end))
+        inside.append(end)
+    return wrong
