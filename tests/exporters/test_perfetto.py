@@ -1,0 +1,166 @@
+"""A Perfetto trace reads back as the same spans, nested, with every text defined before its use."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exporters.runs import write_run
+from tracekit.dataset import open_run
+from tracekit.errors import MissingDependency
+from tracekit.exporters import perfetto
+from tracekit.testing.builder import RunBuilder
+
+MS = 1_000_000
+
+
+def packets_of(built: RunBuilder, folder: Path) -> list[Any]:
+    pytest.importorskip("perfetto")
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+
+    file = io.BytesIO()
+    with open_run(write_run(built, folder / "run")) as run:
+        perfetto.export(run, file)
+    trace = protos.Trace()
+    trace.ParseFromString(file.getvalue())
+    return list(trace.packet)
+
+
+class Reader:
+    """What a viewer makes of the packets of one sequence."""
+
+    def __init__(self, packets: list[Any]) -> None:
+        assert packets[0].sequence_flags == 3
+        assert {packet.sequence_flags for packet in packets[1:]} <= {2}
+        self.tracks: dict[int, str] = {}
+        self.spans: list[tuple[int, str, int, int, dict[str, Any]]] = []
+        self.counters: list[tuple[str, int, float]] = []
+        self.instants: list[tuple[str, dict[str, Any]]] = []
+        self.flows: dict[int, list[Any]] = {}
+        self._parents: dict[int, int] = {}
+        self._texts: dict[tuple[str, int], str] = {}
+        self._open: dict[int, list[tuple[str, int, dict[str, Any]]]] = {}
+        events = []
+        for packet in packets:
+            assert packet.trusted_packet_sequence_id == 1
+            for table in ("event_names", "event_categories", "debug_annotation_names"):
+                for entry in getattr(packet.interned_data, table):
+                    assert (table, entry.iid) not in self._texts
+                    self._texts[table, entry.iid] = entry.name
+            if packet.HasField("track_descriptor"):
+                self._describe(packet.track_descriptor)
+            else:
+                events.append((packet.timestamp, self._read(packet.track_event)))
+        # Texts are looked up in the order of the file; events are then put into that of time.
+        for time, event in sorted(events, key=lambda one: one[0]):
+            self._take(time, *event)
+        assert not any(self._open.values())
+
+    def _describe(self, track: Any) -> None:
+        assert track.uuid not in self.tracks
+        if track.HasField("process"):
+            name = track.process.process_name
+        else:
+            assert track.parent_uuid in self.tracks
+            self._parents[track.uuid] = track.parent_uuid
+            name = track.name or track.thread.thread_name
+        self.tracks[track.uuid] = name
+
+    def _read(self, event: Any) -> tuple[Any, int, str, dict[str, Any]]:
+        """An event, the rank it belongs to, its name and arguments."""
+        rank = int(self.tracks[self._parents[event.track_uuid]].split()[1])
+        args = {
+            self._texts["debug_annotation_names", one.name_iid]: self._value(one)
+            for one in event.debug_annotations
+        }
+        named = event.type in (event.TYPE_SLICE_BEGIN, event.TYPE_INSTANT)
+        assert not named or self._texts["event_categories", event.category_iids[0]]
+        return event, rank, self._texts["event_names", event.name_iid] if named else "", args
+
+    def _take(self, time: int, event: Any, rank: int, name: str, args: dict[str, Any]) -> None:
+        if event.type == event.TYPE_COUNTER:
+            self.counters.append((self.tracks[event.track_uuid], rank, event.double_counter_value))
+        elif event.type == event.TYPE_INSTANT:
+            self.instants.append((name, args))
+        elif event.type == event.TYPE_SLICE_BEGIN:
+            self._open.setdefault(event.track_uuid, []).append((name, time, args))
+            for flow in event.flow_ids:
+                self.flows[flow] = [(time, rank, name)]
+        else:
+            name, start, args = self._open[event.track_uuid].pop()
+            self.spans.append((rank, name, start, time, args))
+            for flow in event.terminating_flow_ids:
+                self.flows[flow].append((time, rank, name))
+
+    def _value(self, one: Any) -> Any:
+        if one.dict_entries:
+            return {entry.name: self._value(entry) for entry in one.dict_entries}
+        return getattr(one, one.WhichOneof("value"))
+
+
+def test_every_span_reads_back_with_exact_times(tmp_path: Path) -> None:
+    built = RunBuilder(3, jitter=0.3, batchnorm=True, buckets=3)
+    built.steps(4)
+    reader = Reader(packets_of(built, tmp_path))
+    shown = sorted(
+        (rank, args["span_id"], name, start, end) for rank, name, start, end, args in reader.spans
+    )
+    assert shown == sorted(
+        (s["rank"], s["span_id"], s["name"], s["start_ns"], s["start_ns"] + s["duration_ns"])
+        for s in built.spans
+    )
+    for _, _, start, end, args in reader.spans:
+        assert (args["start_ns"], args["start_ns"] + args["duration_ns"]) == (start, end)
+
+
+def test_arrows_begin_with_the_last_and_end_with_the_wait(tmp_path: Path) -> None:
+    built = RunBuilder(3)
+    built.step(forward={2: 30})
+    (backward,) = (s for s in built.spans if s["rank"] == 2 and s["name"] == "all_reduce")
+    flows = Reader(packets_of(built, tmp_path)).flows
+    assert sorted((flow[0][1], flow[1][1]) for flow in flows.values()) == [(2, 0), (2, 1)]
+    for (begin, _, source), (end, _, target) in flows.values():
+        assert begin == backward["start_ns"] < end
+        assert source == target == "all_reduce"
+
+
+def test_counters_events_and_attributes_read_back(tmp_path: Path) -> None:
+    built = RunBuilder(2)
+    built.step()
+    built.event(1, "loss", 0.25)
+    built.event(1, "loss", float("nan"))
+    odd = [("a", '"x\\u0000"'), ("b", "18446744073709551615"), ("c", "null"), ("d", "1.5")]
+    built.span(0, "user", MS, MS, "odd", attributes=[*odd, ("e", "true"), ("f", "-3")])
+    reader = Reader(packets_of(built, tmp_path))
+    assert ("loss", 1, 0.25) in reader.counters
+    assert ("lateness in group 0, ms", 0, 0.0) in reader.counters
+    assert [(name, args["value"]) for name, args in reader.instants] == [("loss", "nan")]
+    (args,) = (args for _, name, _, _, args in reader.spans if name == "odd")
+    assert args["attributes"] == {
+        "a": "x\x00", "b": 2**64 - 1, "c": "null", "d": 1.5, "e": True, "f": -3,
+    }  # fmt: skip
+
+
+def test_open_spans_and_sub_tracks_are_closed_in_order(tmp_path: Path) -> None:
+    built = RunBuilder(4, buckets=2)
+    built.steps(2)
+    built.hang(1)
+    reader = Reader(packets_of(built, tmp_path))
+    assert len(reader.spans) == len(built.spans)
+
+
+def test_without_the_extra_the_line_to_type_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace", None)
+    built = RunBuilder(1)
+    built.step()
+    with (
+        open_run(write_run(built, tmp_path / "run")) as run,
+        pytest.raises(MissingDependency, match=r"pip install 'tracekit-blackbox\[perfetto\]'"),
+    ):
+        perfetto.export(run, io.BytesIO())

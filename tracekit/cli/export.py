@@ -1,0 +1,93 @@
+"""``tracekit export``: a run in the format of another tool."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from tracekit.cli._options import parse_steps
+from tracekit.cli._terminal import tell
+from tracekit.errors import InputError, UsageError
+
+__all__ = ["command"]
+
+
+class Target(str, Enum):
+    """What the run is exported to."""
+
+    chrome = "chrome"
+    perfetto = "perfetto"
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    to: Annotated[Target, typer.Option(help="Chrome's JSON, or Perfetto's own format.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write to a file, not to stdout."),
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Only steps A to B, as in 10:50, 10: or :50.")
+    ] = None,
+    max_spans: Annotated[
+        int, typer.Option(min=1, help="Refuse more spans and events than that.")
+    ] = 1_000_000,
+    min_wait: Annotated[
+        float, typer.Option(min=0.0, help="Draw no arrow for waits of fewer milliseconds.")
+    ] = 0.1,
+) -> int:
+    """Write a run as a timeline that Perfetto (https://ui.perfetto.dev) opens.
+
+    Every rank is a process, every lane a track; arrows lead from the rank that came last to a
+    collective to those that waited for it.
+    """
+    from tracekit.dataset import open_run
+    from tracekit.exporters import chrome_trace
+
+    first, last = parse_steps(steps)
+    choice = chrome_trace.Choice(first, last, max_spans, round(min_wait * 1e6))
+    write = chrome_trace.export
+    if to is Target.perfetto:
+        from tracekit.exporters import perfetto
+
+        write = perfetto.export
+    with open_run(run) as opened:
+        for path, reason in opened.coverage.skipped:
+            tell(f"{path}: {reason}; left out")
+        with _destination(output) as file:
+            written = write(opened, file, choice)
+    where = "" if output is None else f" in {output}"
+    ranks, arrows = len(written.processes), len(written.arrows)
+    tell(f"{written.spans} spans of {ranks} ranks and {arrows} arrows{where}")
+    return 0
+
+
+@contextlib.contextmanager
+def _destination(output: Path | None) -> Iterator[BinaryIO]:
+    """Stdout, or a file that is there as a whole or not at all."""
+    if output is None:
+        if sys.stdout.isatty():
+            raise UsageError("say where to write it: -o FILE")
+        yield sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    plain = not output.exists() or output.is_file()  # else a pipe or a device
+    target = output.with_name(f".{output.name}.{os.getpid()}") if plain else output
+    try:
+        with open(target, "wb") as file:
+            yield file
+        if plain:
+            os.replace(target, output)
+    except OSError as error:
+        raise InputError(output, error.strerror or str(error)) from error
+    finally:
+        if plain:
+            with contextlib.suppress(OSError):
+                target.unlink()
