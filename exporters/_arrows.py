@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ class Calls:
         self.ranks, self.starts, self.ends = columns["rank"], columns["start_ns"], ends
         self.sizes, self.peers = columns["group_size"], columns["peer_rank"]
         self.ops, self.groups = columns["collective_op"], columns["collective_group"]
+        self.steps = columns["step"]
         self.domains = domains
         self.calls: dict[tuple[Any, ...], list[int]] = {}
         for row, (kind, name, seq) in enumerate(
@@ -64,17 +66,18 @@ class Calls:
             return self.groups[row], seq, op
         return self.groups[row], seq, "p2p", *((rank, peer) if op == "send" else (peer, rank))
 
-    def arrows(self, least_ns: int) -> Iterator[Arrow]:
-        """An arrow for every wait of at least so many nanoseconds."""
-        number = 0
+    def arrows(self, least_ns: int, at_most: int) -> tuple[list[Arrow], int]:
+        """Arrows for the longest waits, by time; and how many waits are at least so long."""
+        found = []
         for rows in self.calls.values():
             for source, target in self._waits(rows):
                 time = self.starts[source]
                 waited = time - self.starts[target]
                 both_there = self.ends[source] > time and self.ends[target] > time
                 if waited >= max(1, least_ns) and both_there:
-                    number += 1
-                    yield Arrow(number, source, target, time)
+                    found.append((waited, time, source, target))
+        kept = sorted(one[1:] for one in nlargest(at_most, found))
+        return [Arrow(id_, s, t, time) for id_, (time, s, t) in enumerate(kept, 1)], len(found)
 
     def _waits(self, rows: list[int]) -> list[tuple[int, int]]:
         """Who waits for whom: pairs of the row that is waited for and one that may wait."""
@@ -105,16 +108,25 @@ class Calls:
         return len({self.domains.get(self.ranks[row]) for row in rows}) == 1
 
     def lateness(self) -> Iterator[Late]:
-        """The lateness of each member of each collective in which all wait for the last."""
+        """How late the members came to what was most waited for, in each step and group.
+
+        Only collectives in which all wait for the last one tell it.
+        """
+        chosen: dict[tuple[str, int | None], tuple[int, list[int]]] = {}
         for rows in self.calls.values():
             direction = DIRECTION_OF_OP.get(self.ops[rows[0]], Direction.UNKNOWN)
             alone = len({self.ranks[row] for row in rows}) < max(2, len(rows))
             if alone or direction is not Direction.ALL or not self._whole(rows):
                 continue
+            arrivals = [self.starts[row] for row in rows]
+            waited, key = max(arrivals) - min(arrivals), (self.groups[rows[0]], self.steps[rows[0]])
+            if key not in chosen or chosen[key][0] < waited:
+                chosen[key] = waited, rows
+        for (group, _), (_, rows) in chosen.items():
             first = self.starts[rows[0]]
-            arrivals = np.array([self.starts[row] - first for row in rows])
-            for row, late in zip(rows, _beside_median(arrivals).tolist(), strict=True):
-                yield Late(row, self.groups[row], late / 1e6)
+            arrivals_ns = np.array([self.starts[row] - first for row in rows])
+            for row, late in zip(rows, _beside_median(arrivals_ns).tolist(), strict=True):
+                yield Late(row, group, late / 1e6)
 
 
 def _beside_median(values: Ints) -> npt.NDArray[np.float64]:

@@ -34,6 +34,8 @@ class Choice:
     """More spans and events than this are refused: no viewer opens them."""
     min_wait_ns: int = 100_000
     """Waits shorter than this get no arrow."""
+    max_arrows: int = 20_000
+    """Of more waits than this only the longest get an arrow."""
 
     @property
     def whole(self) -> bool:

@@ -30,8 +30,8 @@ _IN_ARGS = (
     "collective_dtype", "group_size", "peer_rank", "attributes",
 )  # fmt: skip
 _FOR_ARROWS = (
-    "rank", "start_ns", "kind", "name", "collective_op", "collective_group", "collective_seq",
-    "group_size", "peer_rank",
+    "rank", "step", "start_ns", "kind", "name", "collective_op", "collective_group",
+    "collective_seq", "group_size", "peer_rank",
 )  # fmt: skip
 _NOTHING_SAID = {"status": "ok", "clock": "host"}
 """What goes without saying."""
@@ -142,7 +142,8 @@ class Timeline:
             for rank in self._processes
         }
         self._calls = Calls(self._columns(_FOR_ARROWS), self._ends, domains)
-        self.arrows: tuple[Arrow, ...] = tuple(self._calls.arrows(choice.min_wait_ns))
+        self.arrows: list[Arrow]
+        self.arrows, self.waits = self._calls.arrows(choice.min_wait_ns, choice.max_arrows)
         times = [int(self._starts.min())] if len(self._starts) else []
         if len(self._events):
             times.append(min(values(self._events["time_ns"])))

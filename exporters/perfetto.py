@@ -43,7 +43,8 @@ class _Packets:
     """The packets of one sequence; a text is written once, then its number stands for it."""
 
     def __init__(self, file: BinaryIO, protos: Any) -> None:
-        self._file, self._trace = file, protos.Trace()
+        self._file, self._new = file, protos.Trace
+        self._trace = protos.Trace()
         self.types = protos.TrackEvent
         self._known: dict[str, dict[str, int]] = {}
         self._flags = _CLEARED | _NEEDED
@@ -89,7 +90,7 @@ class _Packets:
     def flush(self) -> None:
         """Write what is there. Pieces of a trace written one after another are a trace."""
         self._file.write(self._trace.SerializeToString())
-        self._trace.Clear()
+        self._trace = self._new()  # a cleared one would keep its memory
 
 
 def _set(annotation: Any, value: Any) -> None:

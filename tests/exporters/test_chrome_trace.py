@@ -174,6 +174,13 @@ def test_short_waits_have_no_arrow(tmp_path: Path) -> None:
     assert arrows_of(built, tmp_path / "short", min_wait_ns=100 * US) == [(1, 0)]
 
 
+def test_of_too_many_waits_the_longest_have_arrows(tmp_path: Path) -> None:
+    built = RunBuilder(3)
+    built.step(forward={1: 20})
+    built.step(forward={2: 40})
+    assert arrows_of(built, tmp_path, max_arrows=2) == [(2, 0), (2, 1)]
+
+
 def test_a_rank_that_never_came_leaves_nobody_accused(tmp_path: Path) -> None:
     built = RunBuilder(4)
     built.hang(2)
@@ -201,6 +208,17 @@ def test_counters_show_values_and_lateness(tmp_path: Path) -> None:
     assert [(event["pid"], event["args"]) for event in loss] == [(1, {"value": 0.5})]
     late = trace.events("C", name="lateness in group 0, ms")
     assert {event["pid"] - 1: event["args"]["value"] for event in late} == {0: -3, 1: 6, 2: -3}
+
+
+def test_lateness_is_told_where_most_was_waited_for_in_a_step(tmp_path: Path) -> None:
+    built = RunBuilder(2)
+    for seq, (step, second) in enumerate([(0, 2), (0, 6), (0, 3), (1, 1)]):
+        start = 100 * seq * MS
+        for rank, arrival in enumerate((0, second)):
+            end = start + 10 * MS
+            built.collective(rank, "barrier", seq, start + arrival * MS, end, step=step)
+    late = exported(built, tmp_path).events("C", pid=2)
+    assert [event["args"]["value"] for event in late] == [6, 1]
 
 
 def test_a_loss_that_is_no_number_is_shown_as_a_word(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ def command(
     min_wait: Annotated[
         float, typer.Option(min=0.0, help="Draw no arrow for waits of fewer milliseconds.")
     ] = 0.1,
+    max_arrows: Annotated[
+        int, typer.Option(min=0, help="Of more waits than that, draw the longest.")
+    ] = 20_000,
 ) -> int:
     """Write a run as a timeline that Perfetto (https://ui.perfetto.dev) opens.
 
@@ -52,7 +55,7 @@ def command(
     from tracekit.exporters import chrome_trace
 
     first, last = parse_steps(steps)
-    choice = chrome_trace.Choice(first, last, max_spans, round(min_wait * 1e6))
+    choice = chrome_trace.Choice(first, last, max_spans, round(min_wait * 1e6), max_arrows)
     write = chrome_trace.export
     if to is Target.perfetto:
         from tracekit.exporters import perfetto
@@ -64,8 +67,11 @@ def command(
         with _destination(output) as file:
             written = write(opened, file, choice)
     where = "" if output is None else f" in {output}"
-    ranks, arrows = len(written.processes), len(written.arrows)
-    tell(f"{written.spans} spans of {ranks} ranks and {arrows} arrows{where}")
+    arrows, waits = len(written.arrows), written.waits
+    drawn = (
+        f"{arrows:,} arrows" if arrows == waits else f"the {arrows:,} longest of {waits:,} waits"
+    )
+    tell(f"{written.spans:,} spans of {len(written.processes)} ranks and {drawn}{where}")
     return 0
 
 
