@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from tracekit.dataset import open_run, write_table
 from tracekit.exporters import chrome_trace
 from tracekit.exporters.chrome_trace import Choice
@@ -22,6 +24,19 @@ def write_run(built: RunBuilder, path: Path) -> Path:
         if len(rows):
             write_table(path, name, rows, world_size=built.world_size)
     return path
+
+
+@st.composite
+def any_spans(draw: st.DrawFn) -> RunBuilder:
+    """One rank with a step and spans that overlap in all ways."""
+    built = RunBuilder(1)
+    built.span(0, "step", 0, 100, "train_step")
+    lane = st.sampled_from(["thread:a", "thread:MainThread", "group:b", "stream:cuda:0:7"])
+    parent = st.one_of(st.none(), st.integers(1, 12))
+    row = st.tuples(st.integers(0, 30), st.integers(0, 15), lane, parent)
+    for start, length, on, under in draw(st.lists(row, max_size=25)):
+        built.span(0, "user", start, start + length, lane=on, parent=under)
+    return built
 
 
 @dataclass

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.exporters.runs import Chrome, exported, overlaps
+from tests.exporters.runs import Chrome, any_spans, exported, overlaps
+from tracekit.dataset import write_table
 from tracekit.errors import UsageError
 from tracekit.exporters.chrome_trace import Choice, _micros
 from tracekit.testing.builder import RunBuilder
@@ -98,26 +100,12 @@ def test_spans_that_overlap_on_a_thread_are_parted_with_their_children(tmp_path:
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 30),
-            st.integers(0, 15),
-            st.sampled_from(["thread:a", "group:b", "stream:cuda:0:7"]),
-            st.one_of(st.none(), st.integers(1, 12)),
-        ),
-        max_size=25,
-    )
-)
+@given(built=any_spans())
 def test_nothing_overlaps_on_any_track(
-    tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int, str, int | None]]
+    tmp_path_factory: pytest.TempPathFactory, built: RunBuilder
 ) -> None:
-    built = RunBuilder(1)
-    built.span(0, "step", 0, 100, "train_step")
-    for start, length, lane, parent in spans:
-        built.span(0, "user", start, start + length, lane=lane, parent=parent)
     trace = exported(built, tmp_path_factory.mktemp("odd"))
-    assert len(trace.slices) == len(spans) + 1
+    assert len(trace.slices) == len(built.spans)
     assert well_nested(trace)
 
 
@@ -262,6 +250,45 @@ def test_attributes_of_any_kind_are_valid(tmp_path: Path) -> None:
     assert (shown["large"], shown[""]) == (2**64 - 1, 7)
     assert (shown["nan"], shown["bare"], shown["huge"]) == ("NaN", "NaN", "1e999")
     assert (shown["list"], shown["broken"], shown["half"]) == ("[1, 2]", "{", '"\\ud800"')
+
+
+def not_text(data: bytes) -> pa.Array:
+    """A text as a damaged or foreign file may hold it."""
+    return pa.Array.from_buffers(pa.string(), *_buffers(data))
+
+
+def _buffers(data: bytes) -> tuple[int, list[pa.Buffer | None]]:
+    offsets = pa.array([0, len(data)], pa.int32()).buffers()[1]
+    return 1, [None, offsets, pa.py_buffer(data)]
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    odd = b"a\xff\x00\xc3"
+    built = RunBuilder(1)
+    built.span(0, "user", 1, 2)
+    spans = built.tables()["spans"]
+    indices = pa.array([0], pa.int32())
+    name = pa.DictionaryArray.from_arrays(indices, not_text(odd))
+    attributes = pa.MapArray.from_arrays([0, 1], not_text(odd), not_text(b'"' + odd + b'"'))
+    for column, values in (("name", name), ("lane", name), ("attributes", attributes)):
+        place = spans.schema.get_field_index(column)
+        spans = spans.set_column(place, spans.schema.field(column), values)
+    write_table(tmp_path / "run", "spans", spans)
+    (event,) = exported(tmp_path / "run", tmp_path).slices
+    assert event["name"] == "a\ufffd\x00\ufffd"
+    assert event["args"]["attributes"] == {"a\ufffd\x00\ufffd": '"a\ufffd\x00\ufffd"'}
+
+
+@pytest.mark.parametrize("start", [-(2**63), -1, 0, 2**63 - 1])
+@pytest.mark.parametrize("duration", [-(2**63), 0, 2**63 - 1])
+def test_times_at_the_edge_are_drawn_somehow(tmp_path: Path, start: int, duration: int) -> None:
+    built = RunBuilder(1)
+    built.span(0, "user", start, start)
+    built.spans[-1]["duration_ns"] = duration
+    (event,) = exported(built, tmp_path).slices
+    assert event["args"]["start_ns"] == start
+    assert event["args"]["duration_ns"] == duration
+    assert (event["ts"], event["dur"] >= 0) == (0, True)
 
 
 def test_a_span_that_lasts_less_than_nothing_keeps_what_was_recorded(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
-from tests.exporters.runs import write_run
+from tests.exporters.runs import any_spans, write_run
 from tracekit.dataset import open_run
 from tracekit.errors import MissingDependency
 from tracekit.exporters import perfetto
@@ -115,6 +116,18 @@ def test_every_span_reads_back_with_exact_times(tmp_path: Path) -> None:
     )
     for _, _, start, end, args in reader.spans:
         assert (args["start_ns"], args["start_ns"] + args["duration_ns"]) == (start, end)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(built=any_spans())
+def test_spans_that_overlap_in_any_way_read_back(
+    tmp_path_factory: pytest.TempPathFactory, built: RunBuilder
+) -> None:
+    reader = Reader(packets_of(built, tmp_path_factory.mktemp("odd")))
+    shown = sorted((args["span_id"], start, end) for _, _, start, end, args in reader.spans)
+    assert shown == [
+        (s["span_id"], s["start_ns"], s["start_ns"] + s["duration_ns"]) for s in built.spans
+    ]
 
 
 def test_arrows_begin_with_the_last_and_end_with_the_wait(tmp_path: Path) -> None:
