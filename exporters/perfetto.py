@@ -53,9 +53,9 @@ class _Packets:
         """A new packet."""
         if len(self._trace.packet) >= _BATCH:
             self.flush()
-        packet = self._trace.packet.add()
-        packet.trusted_packet_sequence_id = _SEQUENCE
-        packet.sequence_flags = self._flags
+        packet = self._trace.packet.add(
+            trusted_packet_sequence_id=_SEQUENCE, sequence_flags=self._flags
+        )
         self._flags = _NEEDED
         return packet
 
@@ -82,10 +82,15 @@ class _Packets:
         event = packet.track_event
         event.name_iid = self.number(packet, "event_names", name)
         event.category_iids.append(self.number(packet, "event_categories", kind))
+        annotate = event.debug_annotations.add
         for key, value in args.items():
-            annotation = event.debug_annotations.add()
-            annotation.name_iid = self.number(packet, "debug_annotation_names", key)
-            _set(annotation, value)
+            number = self.number(packet, "debug_annotation_names", key)
+            if type(value) is dict:
+                entries = annotate(name_iid=number).dict_entries
+                for name_inside, item in value.items():
+                    entries.add(name=name_inside, **_valued(item))
+            else:
+                annotate(name_iid=number, **_valued(value))
 
     def flush(self) -> None:
         """Write what is there. Pieces of a trace written one after another are a trace."""
@@ -93,23 +98,15 @@ class _Packets:
         self._trace = self._new()  # a cleared one would keep its memory
 
 
-def _set(annotation: Any, value: Any) -> None:
-    if isinstance(value, bool):
-        annotation.bool_value = value
-    elif isinstance(value, int):
-        if value > _LARGEST:
-            annotation.uint_value = value
-        else:
-            annotation.int_value = value
-    elif isinstance(value, float):
-        annotation.double_value = value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            entry = annotation.dict_entries.add()
-            entry.name = key
-            _set(entry, item)
-    else:
-        annotation.string_value = "null" if value is None else str(value)
+def _valued(value: Any) -> dict[str, Any]:
+    """A value as the field of an annotation that holds its type."""
+    if type(value) is int:
+        return {"int_value" if value <= _LARGEST else "uint_value": value}
+    if type(value) is float:
+        return {"double_value": value}
+    if type(value) is bool:
+        return {"bool_value": value}
+    return {"string_value": "null" if value is None else str(value)}
 
 
 def _describe(packets: _Packets, timeline: Timeline) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.exporters.runs import Chrome, any_spans, exported, overlaps
+from tests.exporters.runs import Chrome, any_spans, exported, overlaps, write_run
 from tracekit.dataset import write_table
 from tracekit.errors import UsageError
 from tracekit.exporters.chrome_trace import Choice, _micros
@@ -345,3 +347,20 @@ def test_a_run_without_spans_is_an_empty_timeline(tmp_path: Path) -> None:
     trace = exported(RunBuilder(2), tmp_path)
     assert trace.slices == []
     assert trace.names("process_name") == {1: "rank 0 (node-0)", 2: "rank 1 (node-0)"}
+
+
+def test_the_base_install_is_enough(tmp_path: Path) -> None:
+    built = RunBuilder(2)
+    built.step()
+    run = write_run(built, tmp_path / "run")
+    code = f"""
+import io, pathlib, sys
+for extra in ("duckdb", "perfetto", "rich", "torch", "typer"):
+    sys.modules[extra] = None
+from tracekit.dataset import open_run
+from tracekit.exporters import chrome_trace, perfetto
+with open_run(pathlib.Path({str(run)!r})) as run:
+    print(chrome_trace.export(run, io.BytesIO()).spans)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("12\n", "")
