@@ -35,7 +35,7 @@ def test_the_account_is_spans_times_what_one_costs_there() -> None:
         analysis = analyze(engine)
     assert analysis.step_ms is not None
     assert found.accounted_share == pytest.approx(0.015 / analysis.step_ms.median)
-    assert "tracing took 0.0" in text(analysis)
+    assert "recording took 0.0" in text(analysis)
     assert found.slowdown is None
 
 
