@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.analysis.deaths import Mortem, ranks_words
+from tracekit.analysis.deaths import Mortem, waiting_words
 from tracekit.analysis.facts import Facts
 from tracekit.analysis.judge import Judgement
 from tracekit.analysis.peers import Peers
@@ -71,7 +71,7 @@ def _blocked(
     mortem: Mortem, shares: Shares | None, tables: Tables | None, facts: Facts
 ) -> Words | None:
     if mortem.symptom == "hang" and mortem.call is not None:
-        return say("blocked.hang", call=mortem.call, waiting=ranks_words(mortem.waiting))
+        return say("blocked.hang", call=mortem.call, waiting=waiting_words(mortem.waiting))
     if shares is None or tables is None or not tables.groups:
         return None
     if shares.exposed_communication < _LITTLE:

@@ -59,8 +59,7 @@ def _hang(stall: Stall, ends: Mapping[int, End], facts: Facts, options: Options)
     lost = stall.seconds * 1e3
     if stall.kind == "missing" and stall.culprits:
         findings = tuple(
-            _missing(culprit, stall, ends, facts, evidence, call, waiting)
-            for culprit in stall.culprits
+            _missing(culprit, stall, ends, facts, evidence, call) for culprit in stall.culprits
         )
     elif stall.kind == "missing":
         findings = (
@@ -95,7 +94,6 @@ def _missing(
     facts: Facts,
     evidence: Mapping[str, object],
     call: Words,
-    waiting: Words,
 ) -> Finding:
     of = facts.of(culprit.rank)
     end = ends.get(culprit.rank)
@@ -124,7 +122,8 @@ def _missing(
         Severity.CRITICAL,
         Certainty.PROVEN if known else Certainty.LIKELY,
         say(
-            f"hang.{kind}", rank=culprit.rank, call=call, waiting=waiting, seconds=stall.seconds,
+            f"hang.{kind}", rank=culprit.rank, call=call, waiting=waiting_words(stall.waiting),
+            seconds=stall.seconds,
             doing=_doing(culprit, end),
         ),
         ranks=(culprit.rank,),
@@ -270,6 +269,11 @@ def call_words(call: Open, facts: Facts) -> Words:
         return say(f"call.{call.op}", rank=other)
     group = facts.group_names.get(call.group or "") or call.group or "?"
     return Words("{op} {seq} of group {group}", {"op": call.op, "seq": call.seq, "group": group})
+
+
+def waiting_words(ranks: Sequence[int]) -> Words:
+    """Who waits, with the verb that fits."""
+    return say("waiting.one" if len(ranks) == 1 else "waiting.many", ranks=ranks_words(ranks))
 
 
 def ranks_words(ranks: Sequence[int]) -> Words:

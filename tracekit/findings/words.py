@@ -88,18 +88,18 @@ WORDS: Mapping[str, str] = {
     "coverage.duplicate_rank": _("{count} processes claim rank {rank}; {kept} was analyzed"),
     "coverage.step_shift": _("rank {rank} counts its steps {shift:+d}; this was corrected"),
     "hang.missing_rank": _(
-        "rank {rank} never came to {call}, in which {waiting} wait since {seconds:.0f} s: {doing}"
+        "rank {rank} never came to {call}, in which {waiting} since {seconds:.0f} s: {doing}"
     ),
     "hang.busy_rank": _(
-        "rank {rank} still works and has not come to {call}, in which {waiting} wait since"
+        "rank {rank} still works and has not come to {call}, in which {waiting} since"
         " {seconds:.0f} s: {doing}"
     ),
     "hang.stopped": _(
-        "the process of rank {rank} is stopped; {waiting} wait for it in {call} since"
+        "the process of rank {rank} is stopped; {waiting} for it in {call} since"
         " {seconds:.0f} s: {doing}"
     ),
     "hang.gil": _(
-        "a thread of rank {rank} holds Python's interpreter lock; {waiting} wait for it in {call}"
+        "a thread of rank {rank} holds Python's interpreter lock; {waiting} for it in {call}"
         " since {seconds:.0f} s: {doing}"
     ),
     "hang.all_in": _(
@@ -261,7 +261,7 @@ WORDS: Mapping[str, str] = {
         "{op} in group {group}: {percent:.0f} % of the step is exposed communication,"
         " {wait:.0f} % waiting for others"
     ),
-    "blocked.hang": _("{call}: {waiting} wait in it"),
+    "blocked.hang": _("{call}: {waiting} in it"),
     "idle.share": _(
         "ranks compute {compute:.0f} % of the step and communicate {communication:.0f} %;"
         " rank {rank} waits most, {ms:.1f} ms"
@@ -342,6 +342,8 @@ WORDS: Mapping[str, str] = {
     "severity.info": _("info"),
     "severity.warning": _("warning"),
     "severity.critical": _("critical"),
+    "waiting.one": _("{ranks} waits"),
+    "waiting.many": _("{ranks} wait"),
     "ranks.one": _("rank {listed}"),
     "ranks.many": _("ranks {listed}"),
 }
