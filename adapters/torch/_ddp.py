@@ -37,6 +37,9 @@ def is_compiled(model: torch.nn.Module) -> bool:
     return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
 
 
+_IN_CPP = "BuiltinCommHookType"
+
+
 class Replica:
     """One DDP object, held weakly, and its group."""
 
@@ -48,6 +51,9 @@ class Replica:
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in parameters)
         dtypes = {str(p.dtype).removeprefix("torch.") for p in parameters}
         self.dtype = dtypes.pop() if len(dtypes) == 1 else None
+        # Older versions keep no list of hooks, but the name of one; those in C++ have an enum's.
+        hook = str(self._logged().get("comm_hook") or _IN_CPP)
+        self._hooked_in_python = not hook.startswith(_IN_CPP)
 
     @property
     def ddp(self) -> DistributedDataParallel | None:
@@ -98,7 +104,8 @@ class Replica:
 
     def reduces_in_python(self) -> bool:
         """Whether a hook in Python makes the calls, so that each is seen as it is made."""
-        return bool(getattr(self._ddp(), "_comm_hooks", None))
+        hooks = getattr(self._ddp(), "_comm_hooks", None)
+        return self._hooked_in_python if hooks is None else bool(hooks)
 
     def described(self, compiled: bool = False) -> dict[str, Any]:
         """How the object is set up, and the all-reduces of a backward in the order they are sent.

@@ -13,6 +13,7 @@ from tracekit.adapters.torch._arrivals import Arrivals
 from tracekit.adapters.torch._backward import watch_backward
 from tracekit.adapters.torch._clip import watch_clip
 from tracekit.adapters.torch._collectives import watch_collectives
+from tracekit.adapters.torch._compile import is_opaque
 from tracekit.adapters.torch._compositions import watch_compositions
 from tracekit.adapters.torch._copies import watch_copies
 from tracekit.adapters.torch._ddp import Replica, replicas_in
@@ -154,9 +155,15 @@ class Handle:
             accelerator = accelerator_of(model)
             if accelerator is not None:
                 loop.device = DeviceClock(accelerator, loop.recorder)
-        found = [self._attach_ddp(ddp) for ddp in replicas_in(model)]
+        opaque = is_opaque(model)
+        found = [self._attach_ddp(ddp, opaque) for ddp in replicas_in(model)]
         reduced = [one for one in found if one is not None]
-        if not isinstance(model, DistributedDataParallel):
+        if opaque:
+            recorder.say_once(
+                "PyTorch adapter: the compiler of this version of PyTorch cannot see past hooks of"
+                " ours; forward and all_reduce of a compiled model are not recorded"
+            )
+        elif not isinstance(model, DistributedDataParallel):
             adopter = None if found else self
             self._keep(watch_forward, model, TracedModel(loop, reduced, adopter))
         self._keep(watch_backward)
@@ -194,7 +201,7 @@ class Handle:
         if reduced is not None and self._loop is not None:
             self._keep(watch_ddp_facts, reduced.replica, ddp, self._loop)
 
-    def _attach_ddp(self, ddp: DistributedDataParallel) -> Reduced | None:
+    def _attach_ddp(self, ddp: DistributedDataParallel, opaque: bool = False) -> Reduced | None:
         loop = self._loop
         assert loop is not None
         try:
@@ -205,8 +212,9 @@ class Handle:
             return None
         arrivals = None if self._attach_buckets(replica) else self._attach_arrivals(replica)
         reduced = Reduced(replica, arrivals)
-        self._keep(watch_forward, ddp, TracedModel(loop, [reduced]))
-        self._keep(watch_broadcasts, loop, replica)
+        if not opaque:
+            self._keep(watch_forward, ddp, TracedModel(loop, [reduced]))
+            self._keep(watch_broadcasts, loop, replica)
         self._keep(watch_join, reduced)
         return reduced
 

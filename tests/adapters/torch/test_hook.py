@@ -42,6 +42,10 @@ def tape() -> Iterator[Tape]:
     assert patched() == []
 
 
+SEES_THROUGH = hasattr(torch.compiler, "is_compiling")
+"""Whether the compiler knows how to leave our functions out; in 2.1 not yet."""
+
+
 def wrapped() -> DistributedDataParallel:
     torch.manual_seed(0)
     return DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)))
@@ -131,7 +135,8 @@ def test_ddp_inside_torch_compile(tape: Tape) -> None:
     del compiled
     torch.compiler.reset()
     names = [span.name for span in tape.spans() if span.kind not in ("step", "gc")]
-    assert [names.count(name) for name in ("forward", "all_reduce", "optimizer_step")] == [3] * 3
+    known = ("forward", "all_reduce", "optimizer_step") if SEES_THROUGH else ("optimizer_step",)
+    assert [names.count(name) for name in known] == [3] * len(known)
 
 
 def test_a_hook_registered_later_is_taken_in(tape: Tape) -> None:
@@ -220,10 +225,9 @@ def test_detach_restores_all_but_the_pass_through(tape: Tape) -> None:
     backward(ddp)
     places = [torch, torch.autograd, torch.Tensor, dist, Join, DistributedDataParallel, nn.Module]
     places += [dist.distributed_c10d, dist.ProcessGroup, dist.Work]
-    places += [
-        torch.ops._c10d_functional.all_reduce,
-        torch.ops._c10d_functional.wait_tensor.default,
-    ]
+    functional = torch.ops._c10d_functional
+    if SEES_THROUGH:
+        places += [functional.all_reduce, functional.wait_tensor.default]
     before = [dict(vars(place)) for place in places]
     own = dict(vars(ddp))
     hooks = [p._post_accumulate_grad_hooks for p in ddp.parameters()]
