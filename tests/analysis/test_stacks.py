@@ -13,8 +13,8 @@ from tracekit.analysis.stacks import differ, is_users, user_frame
         "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:1 forward",
         "/usr/lib/python3.11/threading.py:324 wait",
         "/usr/lib/python3/dist-packages/numpy/core.py:3 dot",
-        "/work/tracekit/adapters/torch/_loop.py:88 run",
-        "/work/adapters/torch/_loop.py:88 run",
+        "/src/tracekit/adapters/torch/_loop.py:88 run",
+        "/src/adapters/torch/_loop.py:88 run",
         "<frozen runpy>:198 _run_module_as_main",
         "/src/pytorch/torch/autograd/graph.py:5 backward",
     ],
@@ -28,7 +28,7 @@ def test_frames_of_libraries_are_not_the_user_s(frame: str) -> None:
     [
         "/home/me/project/train.py:42 main",
         "/home/me/tracekit/train.py:42 main",
-        "/work/tracekit/cli/_demo/worker.py:87 wait_for_nothing",
+        "/src/tracekit/cli/_demo/worker.py:87 wait_for_nothing",
         "train.py:1 <module>",
     ],
 )
