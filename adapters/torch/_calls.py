@@ -8,10 +8,8 @@ the borders are marks on the current stream, before the call and behind its wait
 
 from __future__ import annotations
 
-import atexit
 import functools
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +18,7 @@ import torch.distributed as dist
 
 from tracekit import recorder
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
+from tracekit.adapters.torch._exit import settle_at_exit
 from tracekit.adapters.torch._group import Group, group_of
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._loop import device_clock_of
@@ -34,13 +33,10 @@ __all__ = [
     "calls_of",
     "collective_cost",
     "end_pending",
-    "expect_callbacks",
     "here",
     "later",
     "watch_works",
 ]
-
-EXIT_PAUSE_S = 0.02
 
 
 class Call(Protocol):
@@ -151,17 +147,10 @@ class HostFlight:
             self.done()
 
 
-class Unrecorded:
+class Unrecorded(HostCall):
     """A call while recording pauses: a post-mortem still knows it, and that is all."""
 
-    __slots__ = ("token", "type")
-
-    def __init__(self, types: Types, seq: int, nbytes: int) -> None:
-        self.type = types.blocking
-        self.token: Token = self.type.begin(seq, nbytes)
-
-    def wait_begins(self) -> None:
-        pass
+    __slots__ = ()
 
     def waited(self, error: bool = False) -> None:
         self.type.drop(self.token)
@@ -236,14 +225,15 @@ class Calls:
         if not seq:
             seq = self.group.next()
         if pause.on:
-            return Unrecorded(types, seq, nbytes)
+            return Unrecorded(types.blocking, seq, nbytes)
         if device is not None:
             clock = device_clock_of(device)
             if clock is not None:
                 return DeviceCall(clock, types, seq, nbytes, blocking)
         if not blocking:
             return HostFlight(types, seq, nbytes)
-        self.blocking[op, dtype] = types.blocking
+        if root is None:
+            self.blocking[op, dtype] = types.blocking
         return HostCall(types.blocking, seq, nbytes)
 
     def _new_types(self, op: str, dtype: Any, root: int | None, name: str) -> Types:
@@ -258,19 +248,15 @@ calls_by_id = _calls.values
 
 def calls_of(process_group: Any) -> Calls:
     """The ``Calls`` of a process group, which is held weakly."""
-    calls = _calls.get(process_group)
-    if calls is None:
-        calls = Calls(process_group)
-        _calls.add(process_group, calls)
-    return calls
+    return _calls.of(process_group, Calls)
 
 
 def collective_cost(process_group: Any) -> int:
-    """Nanoseconds that it costs to record one call of a group."""
+    """Nanoseconds that it costs to record one call of a group; counts as no call of it."""
     calls, tensor = calls_of(process_group), torch.empty(1)
 
     def one() -> None:
-        calls.begin("all_reduce", tensor, 4, True).waited()
+        calls.begin("all_reduce", tensor, 4, True, seq=calls.group.last() + 1).waited()
 
     return recorder.cost_of(one)
 
@@ -283,27 +269,6 @@ def later(call: Call, work: Any) -> None:
     _flights.add(work, call, guarded("collectives")(call.gone))
 
 
-_expects_callbacks = False
-
-
-def expect_callbacks() -> None:
-    """From now on threads of the backend call us, until the process exits."""
-    global _expects_callbacks
-    if not _expects_callbacks:
-        _expects_callbacks = True
-        atexit.register(_let_go)
-
-
-def _let_go() -> None:
-    """At exit, give gloo's threads the interpreter once more.
-
-    After a call they still drop our callback, for which they need it. One that asks when the
-    interpreter is already closing down aborts the process: PyTorch's own hooks in Python have
-    this race too.
-    """
-    time.sleep(EXIT_PAUSE_S)
-
-
 def _is_done(call: Call, *_: object) -> None:
     try:
         call.done()
@@ -313,6 +278,7 @@ def _is_done(call: Call, *_: object) -> None:
 
 def watch_works() -> list[Callable[[], None]]:
     """Record the waits for works; returns what undoes it."""
+    settle_at_exit()
     return [patch(dist.Work, "wait", _traced_wait), patch(dist.Work, "get_future", _traced_future)]
 
 
@@ -384,7 +350,6 @@ def _traced_future(original: Callable[..., Any]) -> Callable[..., Any]:
 def _listen(call: HostFlight, future: Any) -> None:
     call.tells = True
     future.add_done_callback(functools.partial(_is_done, call))
-    expect_callbacks()
 
 
 @guarded("collectives")

@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ from tracekit.adapters.torch._calls import (
 )
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._patch import patch
-from tracekit.recorder import pause
+from tracekit.recorder import Recorder, pause
 
 __all__ = ["MESSAGES", "message", "size_of", "watch_collectives"]
 
@@ -85,9 +86,15 @@ def watch_collectives() -> list[Callable[[], None]]:
     return undo
 
 
+_told: WeakSet[Recorder] = WeakSet()
+
+
 @guarded("cost of a call")
 def _tell_cost() -> None:
-    if dist.is_initialized():
+    """Measure once a run what it costs to record a call."""
+    rec = recorder.current()
+    if rec is not None and rec not in _told and dist.is_initialized():
+        _told.add(rec)
         cost = collective_cost(dist.distributed_c10d._get_default_group())
         recorder.fact("cost", {"call_ns": cost})
 

@@ -41,6 +41,7 @@ class Group:
         self._pairs: dict[tuple[int, int, int], Iterator[int]] = defaultdict(
             lambda: itertools.count(1)
         )
+        self._expected = 0  # the last number before a message
         self._has_numbers = self._backend_number() is not None
 
     @property
@@ -70,10 +71,7 @@ class Group:
     def next(self) -> int:
         """The number of the call that is made now."""
         if self._has_numbers:
-            process_group = self._process_group()
-            if process_group is not None:
-                number: int = process_group._get_sequence_number_for_group()
-                return number + 1 - self.beside
+            return self.last() + 1
         self._counted += 1
         return self._counted
 
@@ -129,11 +127,7 @@ _groups: Watch[Group] = Watch()
 
 def group_of(process_group: Any) -> Group:
     """The one ``Group`` of a process group, which is held weakly."""
-    group = _groups.get(process_group)
-    if group is None:
-        group = Group(process_group)
-        _groups.add(process_group, group)
-    return group
+    return _groups.of(process_group, Group)
 
 
 _default: weakref.ref[Any] | None = None

@@ -17,9 +17,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
 
 from tracekit import recorder
-from tracekit.adapters.torch._calls import expect_callbacks, here
+from tracekit.adapters.torch._calls import here
 from tracekit.adapters.torch._ddp import Replica
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
+from tracekit.adapters.torch._exit import settle_at_exit
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._patch import Watch, patch
 from tracekit.recorder import Token
@@ -202,7 +203,7 @@ def _obstacle(replica: Replica) -> str | None:
 
 
 def _register(ddp: Any, dispatcher: Dispatcher) -> None:
-    expect_callbacks()
+    settle_at_exit()
     dist._register_comm_hook(ddp.reducer, None, dispatcher)  # type: ignore[attr-defined]
     reducer = id(ddp.reducer)
     ends = [

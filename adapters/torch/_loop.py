@@ -81,6 +81,7 @@ class Loop:
     """
 
     def __init__(self, rec: Recorder, thread: int) -> None:
+        pause.heeded = True
         self.recorder = rec
         self.thread = thread
         self.users = 0

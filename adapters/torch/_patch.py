@@ -104,6 +104,14 @@ class Watch(Generic[T]):
         """What belongs to the object, or None."""
         return self.values.get(id(owner))
 
+    def of(self, owner: Any, make: Callable[[Any], T]) -> T:
+        """What belongs to the object; made of it when it is new."""
+        value = self.values.get(id(owner))
+        if value is None:
+            value = make(owner)
+            self.add(owner, value)
+        return value
+
     def add(
         self, owner: object, value: T, gone: Callable[[], None] | None = None
     ) -> Callable[[], None]:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,13 @@ with warnings.catch_warnings():
 import torch
 
 from tests.adapters.lightning_job import Layers, Manual, Net, fit, steps_of
-from tests.adapters.torch.tape import Tape, recording
-from tracekit.adapters.torch._guard import failures
+from tests.adapters.torch.tape import Tape
 from tracekit.adapters.torch._patch import patched
 from tracekit.dataset import open_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def tape() -> Iterator[Tape]:
-    with recording() as tape:
-        yield tape
-    assert failures == {}
-    assert patched() == []
 
 
 def phases(tape: Tape, step: int | None) -> list[str]:

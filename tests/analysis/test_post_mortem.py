@@ -219,6 +219,15 @@ def test_a_killed_rank_is_the_cause_and_those_that_follow_are_victims() -> None:
     assert finding.evidence["victims"] == [0, 2, 3]
 
 
+@pytest.mark.parametrize(("signal", "word"), [(9, "who killed"), (6, "stderr"), (11, "stderr")])
+def test_who_fails_by_itself_is_asked_itself_and_else_who_killed_it(signal: int, word: str) -> None:
+    run = trained()
+    run.die(1, end_state={**KILLED, "signal": signal}, others=TERMINATED)
+    finding = first(verdict(run))
+    assert (finding.id, finding.evidence["signal"]) == ("crash.killed", signal)
+    assert word in str(finding.advice[0])
+
+
 def test_without_the_launcher_s_word_a_rank_has_vanished() -> None:
     run = trained()
     run.die(1, others={"state": "exit", "code": 1})

@@ -16,6 +16,8 @@ __all__ = ["Mortem", "post_mortem", "ranks_words"]
 
 _TERM = 15
 _TOLD = ("launcher", "pidfd")
+_OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
+"""Signals that a process gets by what it does itself, and hardly ever from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,9 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
             id_, rank=death.rank, signal=death.signal, name=name, inside=inside,
             source=say(f"source.{death.source}"), victims=told,
         )  # fmt: skip
-        certainty, advice = Certainty.PROVEN, [say("advice.killed", **where)]
+        by_itself = name in _OWN_FAILURES
+        advice = [say("advice.aborted") if by_itself else say("advice.killed", **where)]
+        certainty = Certainty.PROVEN
     elif death.state == "exception":
         id_ = "crash.error"
         error = death.error or "an error"

@@ -28,8 +28,8 @@ def overhead(
     step_ns = float(np.median(wall[steps.used]))
     spans, costs = [0.0], []
     for rank, kinds in seen.step_spans.items():
-        traced = max(1, kinds.get("step", 0) - int(tables.is_untraced.any(axis=1).sum()))
-        spans.append((sum(kinds.values()) - kinds.get("step", 0)) / traced + 1)
+        traced = max(1, kinds.get("step", 0))
+        spans.append(sum(kinds.values()) / traced)
         cost = facts.of(rank).cost
         if "span_ns" in cost:
             calls = kinds.get("comm", 0) / traced

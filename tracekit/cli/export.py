@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 
 from tracekit.cli._options import parse_steps
+from tracekit.cli._output import destination
 from tracekit.cli._terminal import tell
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import UsageError
 
 __all__ = ["command"]
 
@@ -54,6 +52,8 @@ def command(
     from tracekit.dataset import open_run
     from tracekit.exporters import chrome_trace
 
+    if output is None and sys.stdout.isatty():
+        raise UsageError("say where to write it: -o FILE")
     first, last = parse_steps(steps)
     choice = chrome_trace.Choice(first, last, max_spans, round(min_wait * 1e6), max_arrows)
     write = chrome_trace.export
@@ -64,7 +64,7 @@ def command(
     with open_run(run) as opened:
         for path, reason in opened.coverage.skipped:
             tell(f"{path}: {reason}; left out")
-        with _destination(output) as file:
+        with destination(output) as file:
             written = write(opened, file, choice)
     where = "" if output is None else f" in {output}"
     arrows, waits = len(written.arrows), written.waits
@@ -73,27 +73,3 @@ def command(
     )
     tell(f"{written.spans:,} spans of {len(written.processes)} ranks and {drawn}{where}")
     return 0
-
-
-@contextlib.contextmanager
-def _destination(output: Path | None) -> Iterator[BinaryIO]:
-    """Stdout, or a file that is there as a whole or not at all."""
-    if output is None:
-        if sys.stdout.isatty():
-            raise UsageError("say where to write it: -o FILE")
-        yield sys.stdout.buffer
-        sys.stdout.flush()
-        return
-    plain = not output.exists() or output.is_file()  # else a pipe or a device
-    target = output.with_name(f".{output.name}.{os.getpid()}") if plain else output
-    try:
-        with open(target, "wb") as file:
-            yield file
-        if plain:
-            os.replace(target, output)
-    except OSError as error:
-        raise InputError(output, error.strerror or str(error)) from error
-    finally:
-        if plain:
-            with contextlib.suppress(OSError):
-                target.unlink()

@@ -239,6 +239,10 @@ WORDS: Mapping[str, str] = {
     "advice.killed": _(
         "ask who killed it: on {host}, journalctl -k | grep -i -e oom -e killed; dmesg -T | tail"
     ),
+    "advice.aborted": _(
+        "this signal is a process's own failure: read the rank's last lines on stderr, and let it"
+        " leave a core file (ulimit -c unlimited)"
+    ),
     "advice.vanished": _(
         "ask the launcher and the kernel: the launcher's log, and on {host}, dmesg -T | tail"
     ),

@@ -15,12 +15,16 @@ _CACHE = bytes(1 << 19)
 
 
 class Pause:
-    """Whether recording pauses for the steps of a block; adapters ask before they record."""
+    """Whether recording pauses for the steps of a block; adapters ask before they record.
 
-    __slots__ = ("on",)
+    Only where an adapter has said that it does (``heeded``) are steps left untraced.
+    """
+
+    __slots__ = ("heeded", "on")
 
     def __init__(self) -> None:
         self.on = False
+        self.heeded = False
 
 
 pause = Pause()

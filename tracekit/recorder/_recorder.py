@@ -190,7 +190,7 @@ class Recorder:
             self.end_step()
         self.step_word = (step + 1) << STEP_BITS
         if self.measures_overhead:
-            pause.on = is_untraced(step)
+            pause.on = pause.heeded and is_untraced(step)
         self._step = (self._untraced_type if pause.on else self._step_type).begin()
         self.step_id = self._step[5]
 
@@ -254,7 +254,8 @@ class Recorder:
             return
         self.end_step()
         self.closed = True
-        pause.on = False
+        if self.measures_overhead:
+            pause.on = False
         for state in self._living():
             state.silence()
         self._forget_groups()

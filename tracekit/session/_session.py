@@ -97,11 +97,19 @@ class Session:
             writer.retire = made.retire_before
             made.fact("environment", settings())
             made.fact("cost", {"span_ns": recorder.cost_of(_one_span)})
-            made.measures_overhead = self.options.overhead == "measure"
+            self._measure_overhead(made)
             self._write_rank_file(place, described)
             self._writers[identity.rank] = made, writer, place
             recorder.install(made, default=len(self._writers) == 1)
             return made
+
+    def _measure_overhead(self, made: Recorder) -> None:
+        """Several ranks of one process are in different steps: then nothing pauses."""
+        if self.options.overhead != "measure":
+            return
+        made.measures_overhead = not self._writers
+        for other, _, _ in self._writers.values():
+            other.measures_overhead = recorder.pause.on = False
 
     def rank(self, rank: int) -> Recorder | None:
         """The recorder of another rank that lives in this process, made when new."""

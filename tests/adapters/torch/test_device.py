@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 pytest.importorskip("torch")
@@ -15,82 +11,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.adapters.torch.tape import Tape, recording
+from tests.adapters.torch.fake_device import LAG_NS, FakeDevice, Time
+from tests.adapters.torch.tape import Tape
 from tracekit import recorder
 from tracekit.adapters.torch import _calls, _device, _trace, trace
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, accelerator_of
-from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
-
-LAG_NS = 300_000
-NEVER = 1 << 62
-
-
-class Time:
-    """The host's clock, which moves a microsecond with each look at it."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000_000
-
-    def __call__(self) -> int:
-        self.now += 1_000
-        return self.now
-
-
-class Event:
-    def __init__(self, time: Time) -> None:
-        self.time = time
-        self.happens = NEVER
-
-    def query(self) -> bool:
-        return self.happens <= self.time()
-
-    def elapsed_time(self, end_event: Event) -> float:
-        assert self.query()
-        assert end_event.query()
-        return (end_event.happens - self.happens) / 1e6
-
-
-class FakeDevice:
-    """Runs what is on its stream ``LAG_NS`` after the host asked for it."""
-
-    name = "fake:0"
-
-    def __init__(self, time: Time) -> None:
-        self.time = time
-        self.events = 0
-        self.captures = False
-        self.stuck = False
-        self.allocated = 2 << 20
-
-    def event(self) -> Event:
-        self.events += 1
-        return Event(self.time)
-
-    def record(self, event: Any) -> int:
-        event.happens = NEVER if self.stuck else self.time() + LAG_NS
-        return 7
-
-    def record_aside(self, event: Any) -> None:
-        event.happens = self.time()
-
-    def capturing(self) -> bool:
-        return self.captures
-
-    def memory(self) -> tuple[int, int, int] | None:
-        return self.allocated, 3 << 20, 4 << 20
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": "made up"}
-
-
-@pytest.fixture
-def tape() -> Iterator[Tape]:
-    with recording() as tape:
-        yield tape
-    gc.collect()
-    assert failures == {}
-    assert patched() == []
 
 
 @pytest.fixture

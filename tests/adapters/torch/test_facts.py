@@ -25,15 +25,6 @@ from tests.adapters.torch.tape import Tape, recording
 from tracekit.adapters.torch import _facts, trace
 from tracekit.adapters.torch._checksum import checksum
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
-
-
-@pytest.fixture
-def tape() -> Iterator[Tape]:
-    with recording() as tape:
-        yield tape
-    assert failures == {}
-    assert patched() == []
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -246,13 +237,6 @@ def test_the_optimizer_says_how_it_is_set_up(tape: Tape) -> None:
 
 
 # DDP
-
-
-@pytest.fixture
-def process_group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 def deep() -> nn.Module:

@@ -19,10 +19,8 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.adapters.torch.jobs import reduces_gradients
-from tests.adapters.torch.tape import Tape, recording
+from tests.adapters.torch.tape import Tape
 from tracekit.adapters.torch import trace
-from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,15 +29,6 @@ def process_group() -> Iterator[None]:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-@pytest.fixture
-def tape() -> Iterator[Tape]:
-    with recording() as tape:
-        yield tape
-    gc.collect()
-    assert failures == {}
-    assert patched() == []
 
 
 SEES_THROUGH = hasattr(torch.compiler, "is_compiling")

@@ -20,37 +20,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.adapters.torch.tape import Span, Tape, recording
+from tests.adapters.torch.small import names, network, numbers, phases
+from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
 from tracekit.adapters.torch import trace
 from tracekit.adapters.torch._guard import failures
 from tracekit.adapters.torch._patch import patched
 from tracekit.errors import UsageError
-
-
-@pytest.fixture
-def tape() -> Iterator[Tape]:
-    with recording() as tape:
-        yield tape
-    assert failures == {}
-    assert patched() == []
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 2)))
-
-
-def numbers(count: int = 6) -> DataLoader[Any]:
-    return DataLoader([torch.ones(4) * i for i in range(count)], batch_size=2)  # type: ignore[arg-type]
-
-
-def names(tape: Tape, *kinds: str) -> list[str]:
-    return [span.name for span in tape.spans() if not kinds or span.kind in kinds]
-
-
-def phases(tape: Tape) -> list[Span]:
-    return [span for span in tape.spans() if span.kind not in ("step", "gc")]
 
 
 def test_a_step_has_its_phases_in_order(tape: Tape) -> None:

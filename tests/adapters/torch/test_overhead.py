@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,18 +11,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.adapters.torch.tape import Tape, recording
+from tests.adapters.torch.tape import Tape
 from tracekit import recorder
 from tracekit.adapters.torch import trace
 
-
-@pytest.fixture
-def tape() -> Iterator[Tape]:
-    store = torch._C._distributed_c10d.HashStore()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    with recording() as tape:
-        yield tape
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 def test_blocks_of_steps_have_no_spans_but_their_own(tape: Tape) -> None:

@@ -4,7 +4,7 @@ SELECT
   rank,
   kind,
   COUNT(*) AS spans,
-  COUNT(step) AS step_spans,
+  COUNT(CASE WHEN name <> 'untraced_step' THEN step END) AS step_spans,
   SUM(CASE WHEN is_open THEN 1 ELSE 0 END) AS open_spans,
   MIN(start_ns) AS first_ns,
   MAX(start_ns + duration_ns) AS last_ns,
