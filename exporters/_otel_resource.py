@@ -1,0 +1,118 @@
+"""The resource of a rank: who it is to a backend, the same on every one of its spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid5
+
+import orjson
+
+from tracekit.exporters import _otel_names as names
+from tracekit.exporters._otel_spans import Items, clean
+from tracekit.exporters._values import Value
+
+__all__ = ["Resources", "instance_id"]
+
+_NAMESPACE = UUID("6f1c4f4e-9a0b-5c1d-8a52-7d7b0a5f2c11")
+_SERVICE = "tracekit"
+
+
+@dataclass(slots=True)
+class _Rank:
+    identity: dict[str, Any] = field(default_factory=dict)
+    role: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class Resources:
+    """The resources of an attempt's ranks, by what facts say of them.
+
+    ``given`` are attributes by the user, which win over ours but for those that tell ranks apart;
+    ``service.name`` among them names the service in place of the run's label.
+    """
+
+    def __init__(
+        self, uid: str, label: str, attempt: int, given: Mapping[str, str] | None = None
+    ) -> None:
+        self._uid, self._label, self._attempt = uid, label, attempt
+        self._given = dict(given or {})
+        self._ranks: dict[int, _Rank] = {}
+
+    def learn(self, rank: int | None, name: str, text: str) -> None:
+        """Take what a fact says; its value is JSON."""
+        if rank is None or name not in ("rank", "role", "environment"):
+            return
+        try:
+            value = orjson.loads(text)
+        except ValueError:
+            return
+        if isinstance(value, dict):
+            of = self._ranks.setdefault(rank, _Rank())
+            if name == "rank":
+                of.identity = value
+            elif name == "role":
+                of.role = value
+            else:
+                of.settings = value
+
+    def host(self, rank: int) -> str:
+        """The host of a rank, the same text for the same boot of the same machine."""
+        identity = self._ranks.get(rank, _Rank()).identity
+        return f"{identity.get('host', '')} {identity.get('boot_id', '')}"
+
+    def domain(self, rank: int) -> str:
+        """The clock of a rank; ranks with one clock can be compared."""
+        return str(self._ranks.get(rank, _Rank()).identity.get("clock_domain") or self.host(rank))
+
+    def of_run(self) -> Items:
+        """The resource of what belongs to no rank."""
+        return self._made({"service.instance.id": instance_id(self._uid, self._attempt, -1)})
+
+    def of(self, rank: int) -> Items:
+        """The resource of a rank."""
+        known = self._ranks.get(rank, _Rank())
+        identity = known.identity
+        own: dict[str, Any] = {
+            "service.instance.id": instance_id(self._uid, self._attempt, rank),
+            "host.name": identity.get("host"),
+            # Viewers that mend clocks leave spans alone whose host is one: this says which clock.
+            "host.id": identity.get("boot_id"),
+            "process.pid": identity.get("pid"),
+            names.RANK: rank,
+            names.WORLD_SIZE: identity.get("world_size"),
+            "dl.local_rank": identity.get("local_rank"),
+            names.CLOCK_DOMAIN: identity.get("clock_domain"),
+        }
+        sizes = known.role.get("sizes")
+        for axis, prefix in names.ROLES.items():
+            own[f"{prefix}.rank"] = known.role.get(axis)
+            own[f"{prefix}.size"] = sizes.get(axis) if isinstance(sizes, dict) else None
+        for variable, attribute in names.SETTINGS.items():
+            own[attribute] = known.settings.get(variable)
+        return self._made(own)
+
+    def _made(self, own: Mapping[str, Any]) -> Items:
+        found: dict[str, Value] = {
+            "service.name": self._label or _SERVICE,
+            names.RUN_ID: self._uid,
+            names.ATTEMPT: self._attempt,
+            **self._given,
+            **{name: value for name, value in own.items() if _says_something(value)},
+        }
+        return tuple((name, clean(value)) for name, value in found.items())
+
+    def learn_all(self, facts: Iterable[tuple[int | None, str, str]]) -> None:
+        """Take many facts: rank, name, JSON."""
+        for rank, name, text in facts:
+            self.learn(rank, name, text)
+
+
+def _says_something(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and value != ""
+
+
+def instance_id(uid: str, attempt: int, rank: int) -> str:
+    """The ``service.instance.id`` of a rank, -1 for the run: a UUID that every process derives."""
+    return str(uuid5(_NAMESPACE, f"{uid}/{attempt}/{rank}"))
