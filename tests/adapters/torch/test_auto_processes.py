@@ -68,9 +68,9 @@ def test_the_tutorial_under_torchrun_is_traced_unchanged_and_trains_the_same(
     assert plain.returncode == 0, plain.stderr
     done = torchrun(tmp_path, "-m", "tracekit", "run", str(TUTORIAL), *arguments, "traced.pt")
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.replace("traced.pt", "plain.pt").split()) == sorted(
-        plain.stdout.split()
-    )
+    # By character: two ranks share the pipe, and one may write between a line of another and its
+    # end.
+    assert sorted(done.stdout.replace("traced.pt", "plain.pt")) == sorted(plain.stdout)
     expected = torch.load(tmp_path / "plain.pt", weights_only=True)["MODEL_STATE"]
     found = torch.load(tmp_path / "traced.pt", weights_only=True)["MODEL_STATE"]
     assert expected.keys() == found.keys()
