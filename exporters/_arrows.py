@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracekit.model import DIRECTION_OF_OP, Direction
 
-__all__ = ["Arrow", "Calls", "Late"]
+__all__ = ["Arrow", "Calls", "Late", "beside_median"]
 
 Ints = npt.NDArray[np.int64]
 _PAIRS = ("send", "recv")
@@ -70,7 +70,7 @@ class Calls:
         """Arrows for the longest waits, by time; and how many waits are at least so long."""
         found = []
         for rows in self.calls.values():
-            for source, target in self._waits(rows):
+            for source, target in self.pairs(rows):
                 time = self.starts[source]
                 waited = time - self.starts[target]
                 both_there = self.ends[source] > time and self.ends[target] > time
@@ -79,7 +79,7 @@ class Calls:
         kept = sorted(one[1:] for one in nlargest(at_most, found))
         return [Arrow(id_, s, t, time) for id_, (time, s, t) in enumerate(kept, 1)], len(found)
 
-    def _waits(self, rows: list[int]) -> list[tuple[int, int]]:
+    def pairs(self, rows: list[int]) -> list[tuple[int, int]]:
         """Who waits for whom: pairs of the row that is waited for and one that may wait."""
         if len({self.ranks[row] for row in rows}) < max(2, len(rows)):
             return []  # alone, or a number used twice
@@ -125,11 +125,11 @@ class Calls:
         for (group, _), (_, rows) in chosen.items():
             first = self.starts[rows[0]]
             arrivals_ns = np.array([self.starts[row] - first for row in rows])
-            for row, late in zip(rows, _beside_median(arrivals_ns).tolist(), strict=True):
+            for row, late in zip(rows, beside_median(arrivals_ns).tolist(), strict=True):
                 yield Late(row, group, late / 1e6)
 
 
-def _beside_median(values: Ints) -> npt.NDArray[np.float64]:
+def beside_median(values: Ints) -> npt.NDArray[np.float64]:
     """Each value minus the median of the others."""
     order = np.argsort(values, kind="stable")
     ordered, position = values[order], np.empty(len(values), np.int64)

@@ -14,13 +14,13 @@ __all__ = [
     "FOLDED_COUNT",
     "FOLDED_LONGEST",
     "FOLDED_TOTAL",
-    "IMPOSED_WAIT",
     "LAST_RANK",
     "LATENESS",
     "METRICS",
     "OPEN",
     "QUEUE",
     "RANK",
+    "RANKS",
     "ROLES",
     "RUN_ID",
     "SAMPLE_REASON",
@@ -28,12 +28,14 @@ __all__ = [
     "SETTINGS",
     "SHARED",
     "SKEW",
-    "SLOWEST_RANK",
     "STEP",
     "STRAGGLER",
+    "STRAGGLERS",
     "STRAGGLER_CAUSE",
+    "TEXT",
     "TIME_SHIFT",
     "TRANSFER",
+    "VALUE",
     "VARYING",
     "WAIT",
     "WORLD_SIZE",
@@ -67,15 +69,17 @@ TRANSFER = "tracekit.transfer_ns"
 LATENESS = "tracekit.lateness_ns"
 LAST_RANK = "tracekit.last_rank"
 SAMPLE_REASON = "tracekit.sample.reason"
+TEXT = "tracekit.text"
+VALUE = "tracekit.value"
+RANKS = "tracekit.step.ranks"
 TIME_SHIFT = "tracekit.time_shift_ns"
 FOLDED = "tracekit.folded.spans"
 FOLDED_COUNT = "tracekit.folded.count"
 FOLDED_TOTAL = "tracekit.folded.total_ns"
 FOLDED_LONGEST = "tracekit.folded.longest_ns"
-IMPOSED_WAIT = "tracekit.step.imposed_wait_ns"
 SKEW = "tracekit.step.skew_ns"
-SLOWEST_RANK = "tracekit.step.last_rank"
 STRAGGLER = "tracekit.straggler"
+STRAGGLERS = "tracekit.step.stragglers"
 STRAGGLER_CAUSE = "tracekit.straggler.cause"
 
 RUN_ID = "tracekit.run.id"

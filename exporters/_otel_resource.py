@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 import orjson
 
 from tracekit.exporters import _otel_names as names
-from tracekit.exporters._otel_spans import Items, clean
+from tracekit.exporters._otel_spans import Items, OtelLink, clean
 from tracekit.exporters._values import Value
 
 __all__ = ["Resources", "instance_id"]
@@ -30,19 +30,27 @@ class Resources:
     """The resources of an attempt's ranks, by what facts say of them.
 
     ``given`` are attributes by the user, which win over ours but for those that tell ranks apart;
-    ``service.name`` among them names the service in place of the run's label.
+    ``service.name`` among them names the service in place of the run's label. ``shift_ns`` is what
+    was added to all times.
     """
 
     def __init__(
-        self, uid: str, label: str, attempt: int, given: Mapping[str, str] | None = None
+        self,
+        uid: str,
+        label: str,
+        attempt: int,
+        given: Mapping[str, str] | None = None,
+        shift_ns: int = 0,
     ) -> None:
         self._uid, self._label, self._attempt = uid, label, attempt
         self._given = dict(given or {})
+        self._shift_ns = shift_ns
         self._ranks: dict[int, _Rank] = {}
+        self._parents: list[dict[str, Any]] = []
 
     def learn(self, rank: int | None, name: str, text: str) -> None:
         """Take what a fact says; its value is JSON."""
-        if rank is None or name not in ("rank", "role", "environment"):
+        if rank is None or name not in ("rank", "role", "environment", "otel_parent"):
             return
         try:
             value = orjson.loads(text)
@@ -54,6 +62,8 @@ class Resources:
                 of.identity = value
             elif name == "role":
                 of.role = value
+            elif name == "otel_parent":
+                self._parents.append(value)
             else:
                 of.settings = value
 
@@ -65,6 +75,18 @@ class Resources:
     def domain(self, rank: int) -> str:
         """The clock of a rank; ranks with one clock can be compared."""
         return str(self._ranks.get(rank, _Rank()).identity.get("clock_domain") or self.host(rank))
+
+    def parent_links(self) -> list[OtelLink]:
+        """Links to what of the user was under way when the ranks began, each once."""
+        found = {}
+        for parent in self._parents:
+            try:
+                ids = bytes.fromhex(str(parent["trace_id"])), bytes.fromhex(str(parent["span_id"]))
+            except (KeyError, ValueError):
+                continue
+            if (len(ids[0]), len(ids[1])) == (16, 8):
+                found[ids] = OtelLink(*ids)
+        return list(found.values())
 
     def of_run(self) -> Items:
         """The resource of what belongs to no rank."""
@@ -98,6 +120,7 @@ class Resources:
             "service.name": self._label or _SERVICE,
             names.RUN_ID: self._uid,
             names.ATTEMPT: self._attempt,
+            **({names.TIME_SHIFT: self._shift_ns} if self._shift_ns else {}),
             **self._given,
             **{name: value for name, value in own.items() if _says_something(value)},
         }

@@ -205,12 +205,13 @@ def from_rows(
     rank: int,
     extra: Mapping[int, Items] | None = None,
     links: Mapping[int, tuple[OtelLink, ...]] | None = None,
+    first: int = 0,
 ) -> Iterator[OtelSpan]:
     """The rows of one rank as spans, in their order.
 
     A span of kind step is the root of its rank in the trace of the step; a span without a parent
     that belongs to no step hangs on the rank's span ``train_run``. ``extra`` and ``links`` add to a
-    row by its place in ``rows``.
+    row by its place; ``first`` is the place of the first row.
     """
     maker = _Rows(ids, rank)
     common, span_id, run_span = maker.common, ids.spans_of(rank), ids.run_span(rank)
@@ -230,6 +231,7 @@ def from_rows(
     seq_name, launch_name = VARYING["collective_seq"], VARYING["launch_ns"]
     extra, links = extra or {}, links or {}
     for place, key in enumerate(shared):
+        where = first + place
         own: Items = ()
         if sequences[place] is not None:
             own = ((seq_name, sequences[place]),)
@@ -251,9 +253,9 @@ def from_rows(
             parent_id,
             start,
             clean_time(start + max(durations[place], 0)),
-            own + extra[place] if place in extra else own,
+            own + extra[where] if where in extra else own,
             (),
-            links.get(place, ()),
+            links.get(where, ()),
         )
 
 
