@@ -7,9 +7,11 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.dataset import Run
@@ -43,6 +45,10 @@ class Process:
 
     rank: int
     name: str
+    host: str
+    """As the rank called it; empty where it said nothing."""
+    clock: str
+    """The domain of its times: only within one can they be compared. Empty where unknown."""
 
     @property
     def pid(self) -> int:
@@ -108,15 +114,15 @@ class _Facts:
         if not isinstance(value, dict):
             return
         if name == "group" and "id" in value:
-            self.groups[str(value["id"])] = str(value.get("name") or value["id"])
+            self.groups[_text(value["id"])] = _text(value.get("name") or value["id"])
         if rank is None:
             return
         if name == "rank":
-            self.hosts[rank] = str(value.get("host") or host or "")
+            self.hosts[rank] = _text(value.get("host") or host or "")
             if value.get("clock_domain"):
-                self.domains.setdefault(rank, str(value["clock_domain"]))
+                self.domains.setdefault(rank, _text(value["clock_domain"]))
         elif name == "clock" and value.get("domain"):
-            self.domains[rank] = str(value["domain"])
+            self.domains[rank] = _text(value["domain"])
 
 
 class Timeline:
@@ -137,10 +143,7 @@ class Timeline:
         self._sort()
         self._place()
         # Spans and events that are not on one clock with the others are shown, not compared.
-        domains = {
-            rank: self._facts.domains.get(rank) or self._facts.hosts.get(rank, "")
-            for rank in self._processes
-        }
+        domains = {rank: process.clock for rank, process in self._processes.items()}
         self._calls = Calls(self._columns(_FOR_ARROWS), self._ends, domains)
         self.arrows: list[Arrow]
         self.arrows, self.waits = self._calls.arrows(choice.min_wait_ns, choice.max_arrows)
@@ -159,6 +162,17 @@ class Timeline:
     def processes(self) -> list[Process]:
         """The ranks."""
         return list(self._processes.values())
+
+    @property
+    def apart(self) -> list[Process]:
+        """The first rank of each clock whose offset to that of the first rank nobody measured."""
+        seen: set[str] = set()
+        found = []
+        for process in self.processes:
+            if not process.clock or process.clock not in seen:
+                found.append(process)
+            seen.add(process.clock)
+        return found[1:]
 
     @property
     def tracks(self) -> list[Track]:
@@ -184,16 +198,18 @@ class Timeline:
         columns = self._columns(("kind", "lane", "span_id", "parent_id"))
         lanes = [lane or "thread:" for lane in columns["lane"]]
         told = values(self._events["rank"])
+        self._event_ranks = np.array(told, np.int64)
         shown = [*self._facts.hosts, *np.unique(self._ranks).tolist(), *told]
         self._processes = {rank: self._process(rank) for rank in sorted(set(shown))}
         self._tracks: list[Track] = []
         self._track_of = np.zeros(len(lanes), np.int64)
         self._events_track: dict[int, Track] = {}
-        instants = {rank for rank, drawn in zip(told, self._drawn(), strict=True) if not drawn}
+        shown_as = zip(told, values(self._events["value"]), strict=True)
+        instants = {rank for rank, value in shown_as if not _drawn(value)}
         next_tid = max(self._processes, default=0) + 2
         codes = {lane: code for code, lane in enumerate(dict.fromkeys(lanes))}
         for rank, process in self._processes.items():
-            low, high = np.searchsorted(self._ranks, [rank, rank + 1]).tolist()
+            low, high = _rows_of(self._ranks, rank)
             mine = lanes[low:high]
             rows = zip(
                 self._starts[low:high].tolist(),
@@ -224,8 +240,9 @@ class Timeline:
                 next_tid += 1
 
     def _process(self, rank: int) -> Process:
-        host = self._facts.hosts.get(rank)
-        return Process(rank, f"rank {rank} ({host})" if host else f"rank {rank}")
+        host = self._facts.hosts.get(rank, "")
+        name = f"rank {rank} ({host})" if host else f"rank {rank}"
+        return Process(rank, name, host, self._facts.domains.get(rank) or host)
 
     def _lane_name(self, lane: str) -> str:
         shape, _, name = lane.partition(":")
@@ -241,17 +258,17 @@ class Timeline:
         found = values(self._events["value"])
         return [value is not None and math.isfinite(value) for value in found]
 
-    def slices(self) -> Iterator[Slice]:
-        """The spans: rank by rank, by start, the outer before the inner."""
-        for low in range(0, len(self._order), _BATCH):
-            rows = self._order[low : low + _BATCH]
-            batch = self._spans.take(pa.array(rows))
+    def slices(self, rank: int | None = None) -> Iterator[Slice]:
+        """The spans, of one rank or rank by rank, by start, the outer before the inner."""
+        first, behind = _rows_of(self._ranks, rank)
+        for low in range(first, behind, _BATCH):
+            high = min(low + _BATCH, behind)
+            batch = self._spans.take(pa.array(self._order[low:high]))
             names, kinds = values(batch["name"]), values(batch["kind"])
             args = _args(batch)
-            track_of = self._track_of[low : low + _BATCH].tolist()
-            starts = self._starts[low : low + _BATCH].tolist()
-            ends = self._ends[low : low + _BATCH].tolist()
-            for place in range(len(rows)):
+            track_of = self._track_of[low:high].tolist()
+            starts, ends = self._starts[low:high].tolist(), self._ends[low:high].tolist()
+            for place in range(high - low):
                 yield Slice(
                     low + place,
                     self._tracks[track_of[place]],
@@ -266,25 +283,30 @@ class Timeline:
         """The track of a span."""
         return self._tracks[int(self._track_of[row])]
 
-    def counters(self) -> Iterator[Counter]:
+    def counters(self, rank: int | None = None) -> Iterator[Counter]:
         """Values of events, and how late ranks came to collectives, each by time."""
-        rows = self._event_rows()
-        for (rank, time, name, value, _, _), drawn in zip(rows, self._drawn(), strict=True):
-            if drawn:
-                yield Counter(self._processes[rank], name, time, value)
-        late = [
+        for of, time, name, value, _, _ in self._event_rows(rank):
+            if _drawn(value):
+                yield Counter(self._processes[of], name, time, value)
+        late, ranks = self._late
+        first, behind = _rows_of(ranks, rank)
+        for of, time, group, ms in late[first:behind]:
+            name = f"lateness in group {self._group_name(group)}, ms"
+            yield Counter(self._processes[of], name, time, ms)
+
+    @cached_property
+    def _late(self) -> tuple[list[tuple[int, int, str, float]], npt.NDArray[np.int64]]:
+        """Rank, time, group and milliseconds of what came late, in order; and the ranks alone."""
+        late = sorted(
             (int(self._ranks[one.row]), int(self._starts[one.row]), one.group, one.ms)
             for one in self._calls.lateness()
-        ]
-        for rank, time, group, ms in sorted(late):
-            name = f"lateness in group {self._group_name(group)}, ms"
-            yield Counter(self._processes[rank], name, time, ms)
+        )
+        return late, np.array([of for of, _, _, _ in late], np.int64)
 
-    def instants(self) -> Iterator[Instant]:
+    def instants(self, rank: int | None = None) -> Iterator[Instant]:
         """The events that no counter shows; NaN among them, as a word."""
-        rows = self._event_rows()
-        for (rank, time, name, value, text, more), drawn in zip(rows, self._drawn(), strict=True):
-            if not drawn:
+        for of, time, name, value, text, more in self._event_rows(rank):
+            if not _drawn(value):
                 args: dict[str, Any] = {"time_ns": time}
                 if value is not None:
                     args["value"] = str(value)
@@ -292,11 +314,31 @@ class Timeline:
                     args["text"] = text
                 if more:
                     args["attributes"] = more
-                yield Instant(self._events_track[rank], name, time, args)
+                yield Instant(self._events_track[of], name, time, args)
 
-    def _event_rows(self) -> Iterator[tuple[Any, ...]]:
+    def _event_rows(self, rank: int | None) -> Iterator[tuple[Any, ...]]:
         names = ("rank", "time_ns", "name", "value", "text", "attributes")
-        return zip(*(values(self._events[name]) for name in names), strict=True)
+        first, behind = _rows_of(self._event_ranks, rank)
+        rows = self._events.slice(first, behind - first)
+        return zip(*(values(rows[name]) for name in names), strict=True)
+
+
+def _rows_of(ranks: npt.NDArray[np.int64], rank: int | None) -> tuple[int, int]:
+    """From where to where the rows of a rank stand among ordered ones; of all for None."""
+    if rank is None:
+        return 0, len(ranks)
+    first, behind = np.searchsorted(ranks, [rank, rank + 1]).tolist()
+    return first, behind
+
+
+def _drawn(value: float | None) -> bool:
+    """Whether a counter can show the value of an event."""
+    return value is not None and math.isfinite(value)
+
+
+def _text(value: Any) -> str:
+    """A value of a fact as text; JSON can name half a character, which no other format can."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _rank_of_lane(place: tuple[str, int], main: set[str]) -> tuple[Any, ...]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from dataclasses import replace
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, cast
 
 from tracekit.dataset import Run
-from tracekit.errors import MissingDependency
+from tracekit.exporters._archive import Archive
+from tracekit.exporters._manifest import MANIFEST, manifest, member
 from tracekit.exporters._records import Choice
-from tracekit.exporters._timeline import Slice, Timeline, Track
+from tracekit.exporters._timeline import Timeline
+from tracekit.exporters._track_events import TrackEvents, need_messages
 
-__all__ = ["Choice", "Timeline", "export"]
+__all__ = ["Choice", "Timeline", "export", "export_per_rank"]
 
-_BATCH = 1 << 11
-_SEQUENCE = 1
-_CLEARED, _NEEDED = 1, 2
-"""Flags: the state of the sequence begins here; it is needed to read a packet."""
-_PROCESSES, _TRACKS, _COUNTERS = 1 << 40, 2 << 40, 3 << 40
-_LARGEST = (1 << 63) - 1
+_IN_MEMORY = 1 << 24
+"""Bytes of one rank that are held in memory; more of them wait in a temporary file."""
 
 
 def export(run: Run, file: BinaryIO, choice: Choice | None = None) -> Timeline:
@@ -26,148 +25,28 @@ def export(run: Run, file: BinaryIO, choice: Choice | None = None) -> Timeline:
     Raises ``UsageError``, before anything is written, where it is too much for a viewer, and
     ``MissingDependency`` without the extra ``perfetto``.
     """
-    try:
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
-    except ImportError as error:
-        raise MissingDependency("perfetto", "perfetto") from error
+    need_messages()
     timeline = Timeline(run, choice)
-    packets = _Packets(file, protos)
-    _describe(packets, timeline)
-    _write_slices(packets, timeline)
-    _write_points(packets, timeline)
-    packets.flush()
+    TrackEvents(timeline).write(file)
     return timeline
 
 
-class _Packets:
-    """The packets of one sequence; a text is written once, then its number stands for it."""
+def export_per_rank(run: Run, file: BinaryIO, choice: Choice | None = None) -> Timeline:
+    """Write a TAR with a trace of each rank and the manifest that puts them on one timeline.
 
-    def __init__(self, file: BinaryIO, protos: Any) -> None:
-        self._file, self._new = file, protos.Trace
-        self._trace = protos.Trace()
-        self.types = protos.TrackEvent
-        self._known: dict[str, dict[str, int]] = {}
-        self._flags = _CLEARED | _NEEDED
-
-    def add(self) -> Any:
-        """A new packet."""
-        if len(self._trace.packet) >= _BATCH:
-            self.flush()
-        packet = self._trace.packet.add(
-            trusted_packet_sequence_id=_SEQUENCE, sequence_flags=self._flags
-        )
-        self._flags = _NEEDED
-        return packet
-
-    def event(self, type_: int, track: int, time_ns: int) -> Any:
-        """A new packet with an event on a track."""
-        packet = self.add()
-        packet.timestamp = max(0, time_ns)
-        packet.track_event.type = type_
-        packet.track_event.track_uuid = track
-        return packet
-
-    def number(self, packet: Any, table: str, text: str) -> int:
-        """The number that stands for a text from this packet on."""
-        known = self._known.setdefault(table, {})
-        number = known.get(text)
-        if number is None:
-            number = known[text] = len(known) + 1
-            entry = getattr(packet.interned_data, table).add()
-            entry.iid, entry.name = number, text
-        return number
-
-    def call(self, packet: Any, name: str, kind: str, args: Mapping[str, Any]) -> None:
-        """Say what the event of a packet is."""
-        event = packet.track_event
-        event.name_iid = self.number(packet, "event_names", name)
-        event.category_iids.append(self.number(packet, "event_categories", kind))
-        annotate = event.debug_annotations.add
-        for key, value in args.items():
-            number = self.number(packet, "debug_annotation_names", key)
-            if type(value) is dict:
-                entries = annotate(name_iid=number).dict_entries
-                for name_inside, item in value.items():
-                    entries.add(name=name_inside, **_valued(item))
-            else:
-                annotate(name_iid=number, **_valued(value))
-
-    def flush(self) -> None:
-        """Write what is there. Pieces of a trace written one after another are a trace."""
-        self._file.write(self._trace.SerializeToString())
-        self._trace = self._new()  # a cleared one would keep its memory
-
-
-def _valued(value: Any) -> dict[str, Any]:
-    """A value as the field of an annotation that holds its type."""
-    if type(value) is int:
-        return {"int_value" if value <= _LARGEST else "uint_value": value}
-    if type(value) is float:
-        return {"double_value": value}
-    if type(value) is bool:
-        return {"bool_value": value}
-    return {"string_value": "null" if value is None else str(value)}
-
-
-def _describe(packets: _Packets, timeline: Timeline) -> None:
+    The file is only written to, never sought in, and the same run gives the same bytes. There
+    are no arrows: Perfetto follows them within one file alone (``flow_tracker`` in google/perfetto
+    ``src/trace_processor/types/trace_processor_context.h`` is one a trace and machine). It reads
+    such a TAR from v58 on. Raises what ``export`` raises.
+    """
+    need_messages()
+    timeline = Timeline(run, replace(choice or Choice(), max_arrows=0))
+    events, archive = TrackEvents(timeline), Archive(file)
+    archive.add_bytes(MANIFEST, manifest(timeline))
     for process in timeline.processes:
-        descriptor = packets.add().track_descriptor
-        descriptor.uuid = _PROCESSES + process.pid
-        descriptor.process.pid = process.pid
-        descriptor.process.process_name = process.name
-    for track in timeline.tracks:
-        descriptor = packets.add().track_descriptor
-        descriptor.uuid = _TRACKS + track.tid
-        descriptor.parent_uuid = _PROCESSES + track.process.pid
-        descriptor.thread.pid = track.process.pid
-        descriptor.thread.tid = track.tid
-        descriptor.thread.thread_name = track.name
-
-
-def _write_slices(packets: _Packets, timeline: Timeline) -> None:
-    """Begins and ends, on each track in the order of time, an inner end before an outer one."""
-    leaving: dict[int, list[int]] = {}
-    coming: dict[int, list[int]] = {}
-    for arrow in timeline.arrows:
-        leaving.setdefault(arrow.source, []).append(arrow.id)
-        coming.setdefault(arrow.target, []).append(arrow.id)
-    inside: dict[Track, list[Slice]] = {}
-
-    def end(one: Slice) -> None:
-        packet = packets.event(packets.types.TYPE_SLICE_END, _TRACKS + one.track.tid, one.end_ns)
-        # Who waits began before the one that is waited for. An arrow begins with the first event
-        # that has its number, so it comes in with the end of the wait.
-        packet.track_event.terminating_flow_ids.extend(coming.get(one.row, ()))
-
-    for one in timeline.slices():
-        stack = inside.setdefault(one.track, [])
-        while stack and stack[-1].end_ns <= one.start_ns:
-            end(stack.pop())
-        stack.append(one)
-        begin = packets.types.TYPE_SLICE_BEGIN
-        packet = packets.event(begin, _TRACKS + one.track.tid, one.start_ns)
-        packets.call(packet, one.name, one.kind, one.args)
-        packet.track_event.flow_ids.extend(leaving.get(one.row, ()))
-    for stack in inside.values():
-        while stack:
-            end(stack.pop())
-
-
-def _write_points(packets: _Packets, timeline: Timeline) -> None:
-    known: dict[tuple[int, str], int] = {}
-    for point in timeline.counters():
-        key = point.process.pid, point.name
-        uuid = known.get(key)
-        if uuid is None:
-            uuid = known[key] = _COUNTERS + len(known) + 1
-            descriptor = packets.add().track_descriptor
-            descriptor.uuid = uuid
-            descriptor.parent_uuid = _PROCESSES + point.process.pid
-            descriptor.name = point.name
-            descriptor.counter.SetInParent()
-        packet = packets.event(packets.types.TYPE_COUNTER, uuid, point.time_ns)
-        packet.track_event.double_counter_value = point.value
-    for event in timeline.instants():
-        uuid = _TRACKS + event.track.tid
-        packet = packets.event(packets.types.TYPE_INSTANT, uuid, event.time_ns)
-        packets.call(packet, event.name, "event", event.args)
+        with SpooledTemporaryFile(_IN_MEMORY) as spool:
+            whole = cast(BinaryIO, spool)
+            events.write(whole, process)
+            archive.add(member(process), whole)
+    archive.close()
+    return timeline

@@ -31,6 +31,12 @@ def command(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write to a file, not to stdout."),
     ] = None,
+    per_rank: Annotated[
+        bool,
+        typer.Option(
+            "--per-rank", help="A TAR with a file a rank; so is FILE when it ends in .tar."
+        ),
+    ] = False,
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Only steps A to B, as in 10:50, 10: or :50.")
     ] = None,
@@ -54,13 +60,16 @@ def command(
 
     if output is None and sys.stdout.isatty():
         raise UsageError("say where to write it: -o FILE")
+    per_rank = per_rank or (output is not None and output.suffix == ".tar")
+    if per_rank and to is not Target.perfetto:
+        raise UsageError("only Perfetto reads a TAR of ranks: --to perfetto")
     first, last = parse_steps(steps)
     choice = chrome_trace.Choice(first, last, max_spans, round(min_wait * 1e6), max_arrows)
     write = chrome_trace.export
     if to is Target.perfetto:
         from tracekit.exporters import perfetto
 
-        write = perfetto.export
+        write = perfetto.export_per_rank if per_rank else perfetto.export
     with open_run(run) as opened:
         for path, reason in opened.coverage.skipped:
             tell(f"{path}: {reason}; left out")
@@ -71,5 +80,10 @@ def command(
     drawn = (
         f"{arrows:,} arrows" if arrows == waits else f"the {arrows:,} longest of {waits:,} waits"
     )
+    if per_rank:
+        drawn = "no arrows, as none leads from file to file"
     tell(f"{written.spans:,} spans of {len(written.processes)} ranks and {drawn}{where}")
+    if written.apart:
+        clocks = len(written.apart) + 1
+        tell(f"{clocks} clocks, each as its host had it: nobody measured what is between them")
     return 0
