@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Call, make_run
+from tests.exporters.runs import write_run
+from tracekit.testing.builder import RunBuilder
 
 
 def chrome(text: str | bytes) -> list[dict[str, Any]]:
@@ -49,6 +54,31 @@ def test_perfetto_has_a_format_of_its_own(call: Call, tmp_path: Path) -> None:
     assert len(begins) == 12
 
 
+def test_a_file_called_tar_has_a_trace_a_rank_and_a_pipe_takes_the_same(
+    call: Call, tmp_path: Path
+) -> None:
+    pytest.importorskip("perfetto")
+    run, file = make_run(tmp_path), tmp_path / "trace.tar"
+    done = call("export", run, "--to", "perfetto", "-o", file)
+    assert (done.code, done.out) == (0, "")
+    assert "12 spans of 2 ranks and no arrows, as none leads from file to file in" in done.line
+    with tarfile.open(file) as tar:
+        assert len(tar.getnames()) == 3
+    command = [sys.executable, "-m", "tracekit", "export", str(run), "--to", "perfetto"]
+    piped = subprocess.run([*command, "--per-rank"], capture_output=True, check=True)
+    assert piped.stdout == file.read_bytes()
+    refused = call("export", run, "--to", "perfetto", "-o", file, "--max-spans", "9")
+    assert "these steps fit: --steps 0:1 or --steps 1:2" in refused.line
+
+
+def test_clocks_that_nobody_compared_are_told(call: Call, tmp_path: Path) -> None:
+    built = RunBuilder(2, hosts=("node-a", "node-b"))
+    built.step()
+    done = call("export", write_run(built, tmp_path / "run"), "--to", "chrome")
+    assert done.code == 0
+    assert "2 clocks, each as its host had it: nobody measured what is between them" in done.err
+
+
 def test_a_missing_extra_is_named_in_one_line(python: Call, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['perfetto'] = None; from tracekit.cli import main;"
@@ -67,6 +97,8 @@ def test_a_missing_extra_is_named_in_one_line(python: Call, tmp_path: Path) -> N
         ([], "--to"),
         (["--to", "chrome", "--steps", "5:2"], "the first step comes after the last"),
         (["--to", "chrome", "--steps", "7:9"], "the run has steps 0:2"),
+        (["--to", "chrome", "-o", "x.tar"], "only Perfetto reads a TAR of ranks: --to perfetto"),
+        (["--to", "chrome", "--per-rank"], "only Perfetto reads a TAR of ranks: --to perfetto"),
         (["--to", "chrome", "--max-spans", "9"], "these steps fit: --steps 0:1 or --steps 1:2"),
         (["--to", "chrome", "-o", "/no/such/folder/x"], "/no/such/folder/x: No such file"),
     ],

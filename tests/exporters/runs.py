@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from tracekit.dataset import open_run, write_table
@@ -27,15 +28,16 @@ def write_run(built: RunBuilder, path: Path) -> Path:
 
 
 @st.composite
-def any_spans(draw: st.DrawFn) -> RunBuilder:
-    """One rank with a step and spans that overlap in all ways."""
-    built = RunBuilder(1)
+def any_spans(draw: st.DrawFn, ranks: int = 1) -> RunBuilder:
+    """Ranks of which the first has a step, and all have spans that overlap in all ways."""
+    built = RunBuilder(ranks)
     built.span(0, "step", 0, 100, "train_step")
     lane = st.sampled_from(["thread:a", "thread:MainThread", "group:b", "stream:cuda:0:7"])
     parent = st.one_of(st.none(), st.integers(1, 12))
-    row = st.tuples(st.integers(0, 30), st.integers(0, 15), lane, parent)
-    for start, length, on, under in draw(st.lists(row, max_size=25)):
-        built.span(0, "user", start, start + length, lane=on, parent=under)
+    rank = st.integers(0, ranks - 1)
+    row = st.tuples(rank, st.integers(0, 30), st.integers(0, 15), lane, parent)
+    for of, start, length, on, under in draw(st.lists(row, max_size=25)):
+        built.span(of, "user", start, start + length, lane=on, parent=under)
     return built
 
 
@@ -105,3 +107,13 @@ def overlaps(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
             wrong.append((start, end))
         inside.append(end)
     return wrong
+
+
+def not_text(data: bytes) -> pa.Array:
+    """A text as a damaged or foreign file may hold it."""
+    return pa.Array.from_buffers(pa.string(), *_buffers(data))
+
+
+def _buffers(data: bytes) -> tuple[int, list[pa.Buffer | None]]:
+    offsets = pa.array([0, len(data)], pa.int32()).buffers()[1]
+    return 1, [None, offsets, pa.py_buffer(data)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.exporters.runs import Chrome, any_spans, exported, overlaps, write_run
+from tests.exporters.runs import Chrome, any_spans, exported, not_text, overlaps, write_run
 from tracekit.dataset import write_table
 from tracekit.errors import UsageError
 from tracekit.exporters.chrome_trace import Choice, _micros
@@ -252,16 +252,6 @@ def test_attributes_of_any_kind_are_valid(tmp_path: Path) -> None:
     assert (shown["large"], shown[""]) == (2**64 - 1, 7)
     assert (shown["nan"], shown["bare"], shown["huge"]) == ("NaN", "NaN", "1e999")
     assert (shown["list"], shown["broken"], shown["half"]) == ("[1, 2]", "{", '"\\ud800"')
-
-
-def not_text(data: bytes) -> pa.Array:
-    """A text as a damaged or foreign file may hold it."""
-    return pa.Array.from_buffers(pa.string(), *_buffers(data))
-
-
-def _buffers(data: bytes) -> tuple[int, list[pa.Buffer | None]]:
-    offsets = pa.array([0, len(data)], pa.int32()).buffers()[1]
-    return 1, [None, offsets, pa.py_buffer(data)]
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
