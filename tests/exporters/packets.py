@@ -28,6 +28,7 @@ class Reader:
         self.counters: list[tuple[str, int, float]] = []
         self.instants: list[tuple[str, dict[str, Any]]] = []
         self.flows: dict[int, list[Any]] = {}
+        self.marks: list[tuple[int, str]] = []
         self.lanes: dict[int, list[tuple[int, int]]] = {}
         self._parents: dict[int, int] = {}
         self._texts: dict[tuple[str, int], str] = {}
@@ -70,20 +71,28 @@ class Reader:
         return event, rank, self._texts["event_names", event.name_iid] if named else "", args
 
     def _take(self, time: int, event: Any, rank: int, name: str, args: dict[str, Any]) -> None:
+        inside = self._open.setdefault(event.track_uuid, [])
         if event.type == event.TYPE_COUNTER:
             self.counters.append((self.tracks[event.track_uuid], rank, event.double_counter_value))
+        elif event.type == event.TYPE_INSTANT and event.terminating_flow_ids:
+            (flow,) = event.terminating_flow_ids
+            ((begin, _, _),) = self.flows[flow]
+            # Viewers turn an arrow around whose end began before its beginning.
+            assert begin <= time
+            self.flows[flow].append((time, rank, inside[-1][0]))
+            self.marks.append((rank, name))
         elif event.type == event.TYPE_INSTANT:
             self.instants.append((name, args))
         elif event.type == event.TYPE_SLICE_BEGIN:
-            self._open.setdefault(event.track_uuid, []).append((name, time, args))
+            inside.append((name, time, args))
             for flow in event.flow_ids:
+                assert flow not in self.flows
                 self.flows[flow] = [(time, rank, name)]
         else:
-            name, start, args = self._open[event.track_uuid].pop()
+            assert not event.terminating_flow_ids
+            name, start, args = inside.pop()
             self.spans.append((rank, name, start, time, args))
             self.lanes.setdefault(event.track_uuid, []).append((start, time))
-            for flow in event.terminating_flow_ids:
-                self.flows[flow].append((time, rank, name))
 
     def _value(self, one: Any) -> Any:
         if one.dict_entries:

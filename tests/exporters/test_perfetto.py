@@ -55,15 +55,17 @@ def test_spans_that_overlap_in_any_way_read_back(
     ]
 
 
-def test_arrows_begin_with_the_last_and_end_with_the_wait(tmp_path: Path) -> None:
+def test_arrows_lead_from_the_last_to_a_mark_in_each_wait(tmp_path: Path) -> None:
     built = RunBuilder(3)
     built.step(forward={2: 30})
-    (backward,) = (s for s in built.spans if s["rank"] == 2 and s["name"] == "all_reduce")
-    flows = Reader(packets_of(built, tmp_path)).flows
-    assert sorted((flow[0][1], flow[1][1]) for flow in flows.values()) == [(2, 0), (2, 1)]
-    for (begin, _, source), (end, _, target) in flows.values():
-        assert begin == backward["start_ns"] < end
+    (last,) = (s for s in built.spans if s["rank"] == 2 and s["name"] == "all_reduce")
+    reader = Reader(packets_of(built, tmp_path))
+    flows = reader.flows.values()
+    assert sorted((begin[1], end[1]) for begin, end in flows) == [(2, 0), (2, 1)]
+    for (begin, _, source), (end, _, target) in flows:
+        assert begin == last["start_ns"] == end
         assert source == target == "all_reduce"
+    assert reader.marks == [(0, "rank 2 came"), (1, "rank 2 came")]
 
 
 def test_counters_events_and_attributes_read_back(tmp_path: Path) -> None:
