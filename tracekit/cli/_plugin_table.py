@@ -29,7 +29,7 @@ class Plugin:
 
     @property
     def missing(self) -> list[str]:
-        return [package for package in self.needs if find_spec(package) is None]
+        return [package for package in self.needs if not _is_there(package)]
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "importable": not self.missing}
@@ -68,6 +68,14 @@ BUILT_IN = (
     ),
     Plugin(
         "exporter",
+        "otel_sdk",
+        "tracekit.exporters.otel_sdk",
+        "spans for any SpanExporter of OpenTelemetry's SDK: export(run, exporter)",
+        extra="otlp",
+        needs=("opentelemetry.sdk",),
+    ),
+    Plugin(
+        "exporter",
         "perfetto",
         "tracekit.exporters.perfetto",
         "a timeline in Perfetto's own format: tracekit export --to perfetto",
@@ -76,6 +84,13 @@ BUILT_IN = (
     ),
 )
 """Sorted by shape and name; a test compares it with what is in the folders."""
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # what it is a part of is missing
+        return False
 
 
 def list_plugins() -> list[Plugin]:

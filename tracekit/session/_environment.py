@@ -43,6 +43,10 @@ _SECRET_VALUE = re.compile(
     r"|\bbearer\s|password|passwd|secret|token|api_?key",
     re.I,
 )
+_TRACEPARENT = re.compile(
+    r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})"
+    r"-(?P<span>(?!0{16})[0-9a-f]{16})-[0-9a-f]{2}(?P<rest>$|-.*$)"
+)
 _MASKED = "***"
 _LONGEST_SETTING = 400
 _MOST_SETTINGS = 100
@@ -67,6 +71,8 @@ class Environment:
     """What all processes of a job share when nobody gives the job an id."""
     attempt: int
     parent: dict[str, Any] | None
+    traceparent: dict[str, str] | None
+    """The span around the job, by W3C's ``TRACEPARENT``: trace_id and span_id in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         cluster=cluster,
         attempt=attempt,
         parent=_object(env.get(PARENT)),
+        traceparent=_traceparent(env.get("TRACEPARENT")),
     )
 
 
@@ -201,6 +208,14 @@ def _object(text: str | None) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def _traceparent(text: str | None) -> dict[str, str] | None:
+    """The ids in a ``traceparent``; of a version to come more may follow them."""
+    found = _TRACEPARENT.match(text.strip().lower()) if text else None
+    if found is None or (found["version"] == "00" and found["rest"]):
+        return None
+    return {"trace_id": found["trace"], "span_id": found["span"]}
 
 
 def _number(text: str | None) -> int | None:

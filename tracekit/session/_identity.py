@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tracekit.errors import UsageError
 from tracekit.session._environment import Environment
@@ -27,6 +28,7 @@ class Options:
     stall_s: float | None = None
     role: Mapping[str, int] | None = None
     overhead: str | None = None
+    span_exporter: Any = None
 
 
 @dataclass(frozen=True, slots=True)

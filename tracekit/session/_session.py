@@ -1,8 +1,7 @@
-"""start() and stop(): recorder, journal, agent and adapters joined for one process."""
+"""A session: recorder, journal, agent and adapters joined for one process."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
@@ -10,10 +9,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit import recorder
 from tracekit.journal import JournalWriter
@@ -24,12 +23,12 @@ from tracekit.session._environment import (
     Environment,
     Machine,
     machine,
-    read_environment,
     settings,
 )
-from tracekit.session._exits import before_child_exits, note_exception, note_exit
+from tracekit.session._exits import note_exception, note_exit
 from tracekit.session._identity import Identity, Options, identity_of
 from tracekit.session._launch import launch_agent
+from tracekit.session._otel_parent import otel_parent
 from tracekit.session._rundir import (
     Place,
     clock_offset,
@@ -40,12 +39,15 @@ from tracekit.session._rundir import (
 )
 from tracekit.session._stacks import StackSignal
 
-__all__ = ["Session", "begin", "current_session", "start", "stop"]
+if TYPE_CHECKING:
+    from tracekit.session._handover import Handover
+
+__all__ = ["ASSUMED", "Session"]
 
 _VERSION = "0.1.0"
 _OPEN_TO_AGREEMENT = ("fresh", "cluster", "launcher_process")
 """Where an id comes from that the ranks may replace by one they agree on."""
-_ASSUMED = "no rank in the environment: this process is rank 0 of 1 until told more"
+ASSUMED = "no rank in the environment: this process is rank 0 of 1 until told more"
 
 
 class Session:
@@ -71,6 +73,8 @@ class Session:
         self._agent_started = False
         self._stacks: StackSignal | None = None
         self._had_parent = PARENT in os.environ
+        self._otel_parent = otel_parent(environment.traceparent)
+        self.handover: Handover | None = None
         self._first = self._add(self.identity)
         if not self.identity.assumed:
             self.start_agent()
@@ -97,6 +101,8 @@ class Session:
             writer.retire = made.retire_before
             made.fact("environment", settings())
             made.fact("cost", {"span_ns": recorder.cost_of(_one_span)})
+            if self._otel_parent is not None:
+                made.fact("otel_parent", self._otel_parent)
             self._measure_overhead(made)
             self._write_rank_file(place, described)
             self._writers[identity.rank] = made, writer, place
@@ -199,7 +205,7 @@ class Session:
             if changed != known:
                 self._move(changed)
             if self.identity.assumed:
-                say_once(_ASSUMED)
+                say_once(ASSUMED)
             self.start_agent()
             self._tell_children()
 
@@ -229,6 +235,22 @@ class Session:
         if new.run_dir != old.run_dir:
             self._agent_started = False
             remove_if_empty(old.run_dir, old.attempt_dir)
+
+    # The user's exporter
+
+    def hand_over(self, span_exporter: Any) -> None:
+        """Hand what this process records to an exporter of OpenTelemetry; the first one stays."""
+        from tracekit.session._handover import Handover
+
+        with self._lock:
+            if self.handover is None:
+                self.handover = Handover(span_exporter, self._places)
+            elif self.handover.span_exporter is not span_exporter:
+                say_once("span_exporter= of a second start() is ignored: the first one goes on")
+
+    def _places(self) -> dict[int, Place]:
+        """Where the journals of this process lie, by what stays when a rank gets its number."""
+        return {id(writer): place for _, writer, place in list(self._writers.values())}
 
     # The agent and the children
 
@@ -275,6 +297,8 @@ class Session:
         with self._lock:
             if not self._had_parent:
                 os.environ.pop(PARENT, None)
+            if self.handover is not None:
+                self.handover.look()  # once the journals are closed the agent may remove them
             for made, _, _ in self._writers.values():
                 if at_exit:
                     with contextlib.suppress(Exception):
@@ -284,6 +308,8 @@ class Session:
             self._writers.clear()
             if self._stacks is not None:
                 self._stacks.close()
+            if self.handover is not None:
+                self.handover.finish()
 
 
 _SPAN = recorder.span_type("span")
@@ -292,118 +318,3 @@ _SPAN = recorder.span_type("span")
 def _one_span() -> None:
     with _SPAN:
         pass
-
-
-_session: Session | None = None
-_session_lock = threading.RLock()
-
-
-def current_session() -> Session | None:
-    """The session of this process, if one is running."""
-    return _session
-
-
-def start(
-    run: str | None = None,
-    dir: str | None = None,
-    *,
-    rank: int | None = None,
-    world_size: int | None = None,
-    agent: bool = True,
-    quota_bytes: int = 1 << 30,
-    segment_bytes: int = 4 << 20,
-    stall_s: float | None = None,
-    role: Mapping[str, int] | None = None,
-    overhead: str | None = None,
-) -> Session | None:
-    """Begin to record this process; a second call returns the session that runs.
-
-    Args:
-        run: label of the run; else ``TRACEKIT_RUN``, else the script's name.
-        dir: where runs lie; else ``TRACEKIT_DIR``, else ``runs``.
-        rank, world_size: else from torchrun, Slurm, MPI or TF_CONFIG; else rank 0 of 1.
-        agent: start the node's agent, which turns journals into Parquet beside the job.
-        quota_bytes: most bytes of journal a rank keeps; beyond it the oldest go, counted.
-        segment_bytes: bytes of one journal file.
-        stall_s: after how long without an end of a step stacks are taken; else 5 × the median
-            step, at least 10 s.
-        role: this rank's place in the parallel groups, as ``{"dp": 0, "pp": 1, "tp": 3}``; else
-            what adapters find out.
-        overhead: "measure" lets blocks of 25 steps go untraced, the same on all ranks, so that
-            the report can say by how much tracing slows the training.
-
-    Returns None where ``TRACEKIT_DISABLED`` is set. Raises ``UsageError`` for a rank outside the
-    world; trouble with the disk is said once and never raised.
-    """
-    session = begin(
-        Options(
-            run, dir, rank, world_size, agent, quota_bytes, segment_bytes, stall_s, role, overhead
-        )
-    )
-    if session is not None and session.identity.assumed:
-        say_once(_ASSUMED)
-        session.start_agent()
-    return session
-
-
-def begin(options: Options) -> Session | None:
-    """Begin to record without an agent and without a word; the session that runs, or None."""
-    global _session
-    with _session_lock:
-        environment = read_environment()
-        if _session is None and not environment.disabled:
-            try:
-                _session = Session(options, environment)
-                before_child_exits(_child_exits)
-            except OSError as error:
-                where = options.dir or environment.directory or "runs"
-                say_once(f"nothing is recorded: {where}: {error.strerror or error}")
-        return _session
-
-
-def stop() -> None:
-    """End recording; also done at exit. A missing stop loses nothing."""
-    _stop(at_exit=False)
-
-
-def _stop(at_exit: bool) -> None:
-    global _session
-    with _session_lock:
-        session, _session = _session, None
-        if session is not None:
-            session.close(at_exit)
-            recorder.tell_stopped()
-
-
-def _child_exits(error: BaseException | None) -> None:
-    session = _session
-    if session is not None and os.getpid() == session.pid:
-        session.note_exit(error)
-        _stop(at_exit=False)
-
-
-def _starter() -> Recorder | None:
-    """How an adapter gets a recorder when the user called no start(); it binds right after."""
-    begin(Options())
-    return recorder.current()
-
-
-def _bind(**known: Any) -> None:
-    if _session is not None:
-        _session.bind(**known)
-
-
-def _rank(rank: int) -> Recorder | None:
-    return _session.rank(rank) if _session is not None else None
-
-
-def _forget_session() -> None:
-    """In a forked child the parent's session is not ours to stop."""
-    global _session, _session_lock
-    _session = None
-    _session_lock = threading.RLock()
-
-
-recorder.set_starter(_starter, _bind, _rank)
-atexit.register(_stop, at_exit=True)
-os.register_at_fork(after_in_child=_forget_session)
