@@ -97,13 +97,21 @@ def _points(timeline: Timeline) -> Iterable[dict[str, Any]]:
 
 
 def _flows(timeline: Timeline) -> Iterable[dict[str, Any]]:
-    """Each arrow as two events at one instant, in which both spans are there."""
+    """Each arrow as two events at one instant, in which both spans are there, and a mark.
+
+    Perfetto lets an arrow begin at the slice that began first, and who waits began before the one
+    that is waited for. The arrow ends in the mark, which did not; it lasts for the one nanosecond
+    that a slice needs to be found.
+    """
     for arrow in timeline.arrows:
         one = {"name": "waited for", "cat": "wait", "id": arrow.id}
-        one["ts"] = _micros(arrow.time_ns - timeline.base_ns)
+        one["ts"] = ts = _micros(arrow.time_ns - timeline.base_ns)
         source, target = timeline.track_of(arrow.source), timeline.track_of(arrow.target)
+        there = {"pid": target.process.pid, "tid": target.tid}
+        came = f"rank {source.process.rank} came"
+        yield {"ph": "X", "name": came, "cat": "wait", **there, "ts": ts, "dur": _micros(1)}
         yield {"ph": "s", "pid": source.process.pid, "tid": source.tid, **one}
-        yield {"ph": "f", "bp": "e", "pid": target.process.pid, "tid": target.tid, **one}
+        yield {"ph": "f", "bp": "e", **there, **one}
 
 
 def _micros(ns: int) -> int | float:

@@ -56,7 +56,12 @@ class Chrome:
 
     @property
     def slices(self) -> list[Json]:
-        return self.events("X")
+        return [event for event in self.events("X") if event["cat"] != "wait"]
+
+    @property
+    def marks(self) -> list[Json]:
+        """The ends of arrows: which rank came when."""
+        return self.events("X", cat="wait")
 
     @property
     def base(self) -> int:

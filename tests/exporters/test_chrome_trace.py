@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,25 @@ def test_arrows_lead_from_the_last_to_those_who_waited(tmp_path: Path) -> None:
     assert sorted((starts[e["id"]]["pid"] - 1, e["pid"] - 1) for e in ends) == [
         (1, 0), (1, 2), (1, 3), (2, 0), (2, 1), (2, 3),
     ]  # fmt: skip
+
+
+def test_an_arrow_ends_in_a_mark_that_did_not_begin_before_it(tmp_path: Path) -> None:
+    built = RunBuilder(3)
+    built.step(forward={2: 30})
+    trace = exported(built, tmp_path)
+    starts = {event["id"]: event["ts"] for event in trace.events("s")}
+    for end, mark in zip(trace.events("f"), trace.marks, strict=True):
+        place = operator.itemgetter("pid", "tid", "ts")
+        assert place(end) == place(mark)
+        assert starts[end["id"]] == mark["ts"]
+        assert (mark["name"], int(mark["dur"] * 1000)) == ("rank 2 came", 1)
+        (inside,) = [
+            (start, stop)
+            for start, stop, event in trace.tracks()[mark["pid"], mark["tid"]]
+            if event["name"] == "all_reduce"
+        ]
+        time = trace.base + round(mark["ts"] * 1000)
+        assert inside[0] < time < inside[1]
 
 
 def arrows_of(built: RunBuilder, folder: Path, **chosen: int) -> list[tuple[int, int]]:
