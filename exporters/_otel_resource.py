@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID, uuid5
 
 import orjson
@@ -13,7 +15,7 @@ from tracekit.exporters import _otel_names as names
 from tracekit.exporters._otel_spans import Items, OtelLink, clean
 from tracekit.exporters._values import Value
 
-__all__ = ["Resources", "instance_id"]
+__all__ = ["Resources", "given_resource", "instance_id"]
 
 _NAMESPACE = UUID("6f1c4f4e-9a0b-5c1d-8a52-7d7b0a5f2c11")
 _SERVICE = "tracekit"
@@ -75,6 +77,11 @@ class Resources:
     def domain(self, rank: int) -> str:
         """The clock of a rank; ranks with one clock can be compared."""
         return str(self._ranks.get(rank, _Rank()).identity.get("clock_domain") or self.host(rank))
+
+    def world_size(self, rank: int) -> int:
+        """How many ranks there are, by the word of one of them; 0 where it said nothing."""
+        size = self._ranks.get(rank, _Rank()).identity.get("world_size")
+        return size if isinstance(size, int) else 0
 
     def parent_links(self) -> list[OtelLink]:
         """Links to what of the user was under way when the ranks began, each once."""
@@ -139,3 +146,18 @@ def _says_something(value: Any) -> bool:
 def instance_id(uid: str, attempt: int, rank: int) -> str:
     """The ``service.instance.id`` of a rank, -1 for the run: a UUID that every process derives."""
     return str(uuid5(_NAMESPACE, f"{uid}/{attempt}/{rank}"))
+
+
+def given_resource(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The user's attributes: ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME``.
+
+    A pair that cannot be read is left out, as OpenTelemetry's own packages do.
+    """
+    env = os.environ if environ is None else environ
+    found: dict[str, str] = {}
+    for pair in env.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        name, equals, value = pair.partition("=")
+        if equals and name.strip():
+            found[unquote(name.strip())] = unquote(value.strip())
+    service = env.get("OTEL_SERVICE_NAME", "").strip()
+    return {**found, "service.name": service} if service else found

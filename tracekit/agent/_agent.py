@@ -17,10 +17,10 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tracekit.agent._options import AgentOptions
 from tracekit.agent._watch import Vitals, Watch
 from tracekit.dataset import convert, drop_covered_segments, finalize
 from tracekit.errors import TracekitError
@@ -30,7 +30,10 @@ from tracekit.journal.reader import JournalReader, find_journals, open_journal
 from tracekit.model import host8, kind_code
 from tracekit.model.record import RecordType
 
-__all__ = ["Agent", "AgentOptions", "main"]
+if TYPE_CHECKING:
+    from tracekit.exporters.live import LiveExporter
+
+__all__ = ["Agent", "main"]
 
 _TICK_S = 0.5
 _SHIP_EVERY_S = 5.0
@@ -38,26 +41,12 @@ _FEW_RECORDS = 4096
 _SHIP_FEW_EVERY_S = 30.0
 """A file for a few records only so often, unless the journal's host could be lost with them."""
 _WAIT_FOR_RANKS_S = 120.0
+_FLUSH_WITHIN_S = 5.0
+"""Given to live export once the ranks are gone."""
 _MOST_FAILURES = 5
 _MOST_MESSAGES = 100
 _NEWEST_STEPS = 64
 _STEP = kind_code("step")
-
-
-@dataclass(frozen=True, slots=True)
-class AgentOptions:
-    """What an agent serves: a run, an attempt, where its host's journals lie.
-
-    ``host`` is the host's eight digits in file names, ``ranks`` how many ranks are expected on
-    it; ``stall_s`` replaces the least time after which a step counts as stalled.
-    """
-
-    run_dir: Path
-    host: str
-    attempt: int = 0
-    ranks: int = 1
-    journals: tuple[Path, ...] = ()
-    stall_s: float | None = None
 
 
 class Agent:
@@ -77,6 +66,7 @@ class Agent:
         self._shipped: dict[str, float] = {}
         self._logged: set[str] = set()
         self._ending = False
+        self._live: LiveExporter | None = None
 
     def run(self) -> int:
         """Serve until all ranks are gone and shipped; 0 also when another agent does it."""
@@ -87,6 +77,7 @@ class Agent:
         with self._alone() as alone:
             if not alone:
                 return 0
+            self._guarded(self._start_live)
             begun = time.monotonic()
             shipped = begun
             while not self._ending:
@@ -98,11 +89,27 @@ class Agent:
                     self._each(self._ship)
                 self._each(self._finish)
                 if self._served(time.monotonic() - begun):
-                    return 0
+                    break
                 time.sleep(_TICK_S)
-            self._each(self._ship)
-            self._each(self._finish)
+            else:
+                self._each(self._ship)
+                self._each(self._finish)
+            self._guarded(self._end_live)
         return 0
+
+    def _start_live(self) -> None:
+        told = self.options
+        if told.otlp is not None:
+            from tracekit.exporters.live import Rule, Source, export_live
+
+            source = Source(told.run_dir, told.attempt, told.host, told.ranks)
+            self._live = export_live(source, Rule.parse(told.otlp))
+
+    def _end_live(self) -> None:
+        if self._live is not None:
+            served = self._live.finish(_FLUSH_WITHIN_S)
+            if served.left_spans or served.refused or served.rejected:
+                self._log(f"{served.endpoint}: {served.message}")
 
     def _end(self, *_: Any) -> None:
         self._ending = True
@@ -200,7 +207,8 @@ class Agent:
         reader = self._journals[key]
         remote = reader.folder.parent != self.attempt_dir
         now = time.monotonic()
-        patient = not remote and now - self._shipped.get(key, 0.0) < _SHIP_FEW_EVERY_S
+        patience = _SHIP_FEW_EVERY_S if self._live is None else _SHIP_EVERY_S
+        patient = not remote and now - self._shipped.get(key, 0.0) < patience
         if not reader.writing():
             return
         done = convert(reader, self.options.run_dir, least_records=_FEW_RECORDS if patient else 1)
@@ -279,8 +287,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--journal", type=Path, action="append", default=[])
     parser.add_argument("--host", default=host8(socket.gethostname(), boot_id()))
     parser.add_argument("--stall", type=float, default=None)
+    parser.add_argument("--otlp", metavar="RULE", default=None)
     given = parser.parse_args(argv)
     options = AgentOptions(
-        given.run_dir, given.host, given.attempt, given.ranks, tuple(given.journal), given.stall
+        given.run_dir,
+        given.host,
+        given.attempt,
+        given.ranks,
+        tuple(given.journal),
+        given.stall,
+        given.otlp,
     )
     return Agent(options).run()

@@ -71,7 +71,9 @@ class Environment:
     """What all processes of a job share when nobody gives the job an id."""
     attempt: int
     parent: dict[str, Any] | None
-    traceparent: dict[str, str] | None
+    otlp: str | None
+    """Whether, and which steps, the agent exports live."""
+    traceparent: dict[str, str] | None = None
     """The span around the job, by W3C's ``TRACEPARENT``: trace_id and span_id in hexadecimal."""
 
 
@@ -120,6 +122,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         cluster=cluster,
         attempt=attempt,
         parent=_object(env.get(PARENT)),
+        otlp=env.get("TRACEKIT_OTLP", "").strip() or None,
         traceparent=_traceparent(env.get("TRACEPARENT")),
     )
 

@@ -29,6 +29,7 @@ class Options:
     role: Mapping[str, int] | None = None
     overhead: str | None = None
     span_exporter: Any = None
+    otlp: bool | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

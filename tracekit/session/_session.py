@@ -53,8 +53,11 @@ ASSUMED = "no rank in the environment: this process is rank 0 of 1 until told mo
 class Session:
     """What ``start`` began: its run directory, and the recorders of the ranks in this process."""
 
-    def __init__(self, options: Options, environment: Environment) -> None:
+    def __init__(
+        self, options: Options, environment: Environment, live_rule: str | None = None
+    ) -> None:
         self.options = options
+        self._live_rule = live_rule
         self._environment = environment
         self._machine: Machine = machine()
         self._lock = threading.RLock()
@@ -265,6 +268,8 @@ class Session:
         arguments += ["--host", host8(self._machine.host, self._machine.boot_id)]
         if self.options.stall_s is not None:
             arguments += ["--stall", str(self.options.stall_s)]
+        if self._live_rule is not None:
+            arguments += ["--otlp", self._live_rule]
         self._agent_started = launch_agent(place.run_dir, arguments)
 
     def _tell_children(self) -> None:

@@ -13,6 +13,7 @@ from tracekit.recorder import Recorder, say_once
 from tracekit.session._environment import read_environment
 from tracekit.session._exits import before_child_exits
 from tracekit.session._identity import Options
+from tracekit.session._live import live_rule
 from tracekit.session._session import ASSUMED, Session
 
 __all__ = ["begin", "current_session", "start", "stop"]
@@ -39,6 +40,7 @@ def start(
     role: Mapping[str, int] | None = None,
     overhead: str | None = None,
     span_exporter: Any = None,
+    otlp: bool | str | None = None,
 ) -> Session | None:
     """Begin to record this process; a second call returns the session that runs.
 
@@ -57,10 +59,14 @@ def start(
             the report can say by how much tracing slows the training.
         span_exporter: a ``SpanExporter`` of OpenTelemetry's SDK that gets the spans of this process
             while it runs, from a thread; at stop and exit it has 5 s for the rest.
+        otlp: True lets the node's agent export steps by OTLP while they happen, to where
+            ``OTEL_EXPORTER_OTLP_ENDPOINT`` says; a text as ``first=10,every=100,slow=2`` or ``all``
+            says which ones. Else ``TRACEKIT_OTLP``, else whether that environment is there.
 
     Returns None where ``TRACEKIT_DISABLED`` is set. Raises ``UsageError`` for a rank outside the
-    world and for a span_exporter that is none, ``MissingDependency`` for one without
-    OpenTelemetry's SDK; trouble with the disk is said once and never raised.
+    world, a span_exporter that is none, and an OTLP environment that cannot be meant as it is;
+    ``MissingDependency`` where the extra of an exporter is missing; trouble with the disk is said
+    once and never raised.
     """
     session = begin(
         Options(
@@ -75,6 +81,7 @@ def start(
             role=role,
             overhead=overhead,
             span_exporter=span_exporter,
+            otlp=otlp,
         )
     )
     if session is not None and session.identity.assumed:
@@ -94,8 +101,9 @@ def begin(options: Options) -> Session | None:
 
             check(exporter)
         if _session is None and not environment.disabled:
+            rule = live_rule(options.otlp, environment.otlp)
             try:
-                _session = Session(options, environment)
+                _session = Session(options, environment, rule)
                 before_child_exits(_child_exits)
             except OSError as error:
                 where = options.dir or environment.directory or "runs"

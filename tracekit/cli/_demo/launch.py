@@ -30,6 +30,8 @@ _HANG_S = 20.0
 _LOOKS = 2
 _LIMIT_S = 900.0
 _AGENT_S = 10.0
+_KEPT = "TRACEKIT_OTLP"
+"""The one variable of ours that a demo takes from the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,9 @@ class _Job:
 
 def _environment(run_dir: Path) -> dict[str, str]:
     """The user's environment, with our run directory, one thread a rank, and the loopback."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRACEKIT_")}
+    environment = {
+        k: v for k, v in os.environ.items() if k == _KEPT or not k.startswith("TRACEKIT_")
+    }
     path = [str(_PACKAGE), *filter(None, [environment.get("PYTHONPATH")])]
     return {
         **environment,

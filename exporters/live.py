@@ -1,0 +1,302 @@
+"""Live export by OTLP from a node's agent: the steps that a rule chooses, as soon as they are over.
+
+What is exported is read from the parts that the agent writes, so nothing is queued in memory and
+nothing is lost while a backend is away. A thread of its own sends: the agent never waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.dataset.conversion import run_json
+from tracekit.exporters import _otel_names as names
+from tracekit.exporters._folding import BUDGET, fit
+from tracekit.exporters._new_parts import NewParts, Outside
+from tracekit.exporters._otel_resource import Resources, given_resource
+from tracekit.exporters._otel_spans import OtelEvent, OtelLink, OtelSpan, Portion, RunIds, Shared
+from tracekit.exporters._otlp_client import Client, connect, deliver
+from tracekit.exporters._otlp_settings import read_settings
+from tracekit.exporters._otlp_version import VERSION
+from tracekit.exporters._sampling import Chooser, Rule
+from tracekit.exporters._step_traces import attach, by_rank, events_of, is_step, step_spans
+from tracekit.exporters._values import values
+
+__all__ = ["LiveExporter", "Rule", "Served", "Source", "export_live"]
+
+_LOOK_EVERY_S = 1.0
+_HELD_FOR_S = 30.0
+"""How long a step waits for the ranks that have not ended it."""
+_MOST_EVENTS = 128
+
+
+@dataclass(slots=True)
+class Served:
+    """What became of the chosen steps."""
+
+    endpoint: str
+    rule: str
+    spans: int = 0
+    """Taken by the server, those it rejected then included."""
+    rejected: int = 0
+    refused: int = 0
+    """Spans of requests that the server refused for good."""
+    steps: int = 0
+    left_steps: int = 0
+    """Steps that were chosen and not sent before the end."""
+    left_spans: int = 0
+    folded: int = 0
+    finished: bool = False
+    """Whether all that is left was counted."""
+    message: str = ""
+    """The last thing that a server or a socket had against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is exported: an attempt of a run, the ranks of one host.
+
+    ``host`` is the host's eight digits in file names, ``ranks`` how many ranks it has.
+    """
+
+    run_dir: Path
+    attempt: int
+    host: str
+    ranks: int
+
+
+def export_live(source: Source, rule: Rule) -> LiveExporter:
+    """Begin to export to where the standard environment says.
+
+    Raises ``UsageError`` or ``MissingDependency`` where that cannot be done.
+    """
+    settings = read_settings("traces")
+    client = connect(settings, "traces")
+    exporter = LiveExporter(source, client, settings.target, rule, given_resource())
+    exporter.start()
+    return exporter
+
+
+class LiveExporter:
+    """Exports the ranks of one host while they train.
+
+    ``client`` sends; ``endpoint`` is how it is named in reports; ``given`` are the user's
+    attributes of the resource.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        client: Client,
+        endpoint: str,
+        rule: Rule,
+        given: Mapping[str, str] | None = None,
+    ) -> None:
+        self._source, self._client, self._given = source, client, dict(given or {})
+        self._parts = NewParts(source.run_dir, source.attempt, source.host, source.ranks)
+        self._chooser = Chooser(rule)
+        self.served = Served(endpoint, rule.text())
+        self._ids: RunIds | None = None
+        self._resources: Resources | None = None
+        self._known_ranks: set[int] = set()
+        self._newest: deque[tuple[float, int]] = deque()
+        self._aged = -1
+        self._first_ns: dict[int, int] = {}
+        self._last_ns: dict[int, int] = {}
+        self._outside: dict[int, list[OtelEvent]] = {}
+        self._ending = threading.Event()
+        self._deadline = float("inf")
+        self._written = ""
+        self._thread = threading.Thread(target=self._run, name="tracekit-otlp", daemon=True)
+
+    def start(self) -> None:
+        """Begin to export."""
+        self._thread.start()
+
+    def finish(self, bound_s: float) -> Served:
+        """Export what is left, for so long at most, and report; all parts are written."""
+        self._deadline = time.monotonic() + bound_s
+        self._ending.set()
+        self._thread.join(bound_s)
+        self._client.close()  # ends a request that is on its way
+        self._thread.join(1.0)
+        self._report()
+        return self.served
+
+    # What the thread does
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._guarded(self._serve)
+            self._ending.wait(_LOOK_EVERY_S)
+        self._guarded(self._serve)
+        self._guarded(self._serve_run)
+        self.served.finished = True
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Nothing that happens here ends the agent."""
+        try:
+            work()
+        except Exception as error:
+            self.served.message = f"{type(error).__name__}: {error}"[:200]
+        self._report()
+
+    def _given_up(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def _serve(self) -> None:
+        found = self._parts.look()
+        self._learn()
+        for new in found:
+            self._serve_outside(new)
+        for number, spans, events in self._parts.steps(self._due()):
+            self._serve_step(number, spans, events)
+
+    def _due(self) -> int | None:
+        """Up to which step all is there that will come; at the end that is everything."""
+        if self._ending.is_set():
+            return None
+        now, newest = time.monotonic(), self._parts.newest
+        if newest > (self._newest[-1][1] if self._newest else self._aged):
+            self._newest.append((now, newest))
+        # A rank that hangs, or never came, does not keep the others' steps for ever.
+        while self._newest and now - self._newest[0][0] > _HELD_FOR_S:
+            self._aged = self._newest.popleft()[1]
+        return max(self._parts.complete, self._aged)
+
+    def _learn(self) -> None:
+        """Who the ranks are, as far as it is known by now."""
+        source = self._source
+        if self._ids is None or self._resources is None:
+            said = run_json(source.run_dir)
+            uid = str(said.get("uid") or source.run_dir.resolve().name)
+            label = str(said.get("label") or source.run_dir.name)
+            self._ids = RunIds(uid, source.attempt)
+            self._resources = Resources(uid, label, source.attempt, self._given)
+        folder = source.run_dir / f"attempt-{source.attempt:03d}" / "ranks"
+        for path in folder.glob(f"rank-*.{source.host}-*.json"):
+            if path.name.count(".") == 2:
+                with contextlib.suppress(OSError, ValueError):
+                    rank = int(path.name[5:10])
+                    if rank not in self._known_ranks:
+                        self._resources.learn(rank, "rank", path.read_text())
+                        self._known_ranks.add(rank)
+
+    def _serve_step(self, number: int, rows: pa.Table, events: pa.Table) -> None:
+        assert self._ids is not None
+        assert self._resources is not None
+        tops = rows.filter(pc.equal(rows["kind"], "step"))
+        duration = pc.max(tops["duration_ns"]).as_py() or 0
+        kinds = set(pc.unique(rows["kind"]).to_pylist())
+        reason = self._chooser.reason(number, duration, kinds)
+        if reason is None:
+            return
+        if self._given_up():
+            self.served.left_steps += 1
+            self.served.left_spans += len(rows)
+            return
+        step = step_spans(self._ids, number, rows, self._resources.domain)
+        told = events_of(events)
+        for rank, spans in step.by_rank.items():
+            attach(spans, told.get(rank, []))
+            self._mark(spans, reason)
+        kept, left = fit(self._ids, step.by_rank, {min(step.by_rank)}, self._budget())
+        self.served.folded += left
+        if self._send(kept):
+            self.served.steps += 1
+        else:
+            self.served.left_steps += 1
+
+    def _mark(self, spans: list[OtelSpan], reason: str) -> None:
+        """Say on the rank's root why it is here, and lead from it to the run."""
+        assert self._ids is not None
+        link = OtelLink(self._ids.trace(None), self._ids.run_span())
+        for place, span in enumerate(spans):
+            if is_step(span):
+                own = (*span.attributes, (names.SAMPLE_REASON, reason))
+                spans[place] = span._replace(attributes=own, links=(*span.links, link))
+
+    def _budget(self) -> int:
+        """This host's part of the spans of one trace."""
+        assert self._resources is not None
+        world = max((self._resources.world_size(rank) for rank in self._known_ranks), default=0)
+        share = self._source.ranks / world if world else 1.0
+        return max(int(BUDGET * min(share, 1.0)), self._source.ranks)
+
+    def _serve_outside(self, new: Outside) -> None:
+        """What belongs to no step goes to the trace of the run."""
+        assert self._ids is not None
+        assert self._resources is not None
+        facts = (values(new.facts[column]) for column in ("rank", "name", "value"))
+        self._resources.learn_all(zip(*facts, strict=True))
+        for rank, told in events_of(new.events).items():
+            known = self._outside.setdefault(rank, [])
+            known += told[: _MOST_EVENTS - len(known)]
+        if len(new.spans):
+            self._send(by_rank(self._ids, new.spans.sort_by([("start_ns", "ascending")])))
+
+    def _serve_run(self) -> None:
+        """The spans around everything, when it is over."""
+        if self._ids is None or not self._last_ns or self._given_up():
+            return
+        shared = Shared(self._ids.trace(None), "train_run", ((names.SHARED["kind"], "run"),))
+        whole = self._ids.run_span()
+        found: dict[int, list[OtelSpan]] = {}
+        for rank, last in self._last_ns.items():
+            first, events = self._first_ns[rank], tuple(self._outside.get(rank, ()))
+            id_ = self._ids.run_span(rank)
+            found[rank] = [OtelSpan(shared, id_, whole, first, last, (), events)]
+        if 0 in found:
+            first, last = min(self._first_ns.values()), max(self._last_ns.values())
+            assert self._resources is not None
+            links = tuple(self._resources.parent_links())
+            found[0].append(OtelSpan(shared, whole, b"", first, last, (), (), links))
+        self._send(found)
+
+    def _send(self, spans: Mapping[int, list[OtelSpan]]) -> bool:
+        """Send until it is taken, refused, or too late; False where some of it is left."""
+        from tracekit.exporters._otel_proto import requests
+
+        assert self._resources is not None
+        portions = [Portion(self._resources.of(rank), some) for rank, some in spans.items() if some]
+        for rank, some in spans.items():
+            for span in some:
+                self._first_ns[rank] = min(span.start_ns, self._first_ns.get(rank, span.start_ns))
+                self._last_ns[rank] = max(span.end_ns, self._last_ns.get(rank, 0))
+        served = self.served
+        whole = True
+        for request, count in requests(portions, VERSION):
+            answer = deliver(self._client, request, self._given_up, time.sleep)
+            served.message = answer.message or served.message
+            if answer.accepted:
+                served.spans += count
+                served.rejected += answer.rejected
+            elif answer.retry:
+                served.left_spans += count
+                whole = False
+            else:
+                served.refused += count
+        return whole
+
+    def _report(self) -> None:
+        """Write down what became of it, where the report of the run finds it."""
+        source = self._source
+        text = json.dumps(asdict(self.served))
+        if text == self._written:
+            return
+        path = source.run_dir / f"attempt-{source.attempt:03d}" / f"otlp-{source.host}.json"
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            temporary.write_text(text)
+            os.replace(temporary, path)
+            self._written = text

@@ -1,0 +1,39 @@
+"""Whether, and which steps, the node's agent exports live; checked before training starts."""
+
+from __future__ import annotations
+
+from tracekit.errors import TracekitError
+from tracekit.recorder import say_once
+
+__all__ = ["live_rule"]
+
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def live_rule(asked: bool | str | None, told: str | None) -> str | None:
+    """The rule by which steps are exported; None: none are.
+
+    ``asked`` is the argument of ``start``, ``told`` the variable ``TRACEKIT_OTLP``; where neither
+    says anything, the standard environment of OpenTelemetry decides. Raises ``UsageError`` or
+    ``MissingDependency`` for what an argument asks for in vain; the environment, which may be meant
+    for others, is only told of.
+    """
+    if asked is False or (asked is None and told is not None and told.lower() in _OFF):
+        return None
+    from tracekit.exporters._otlp_settings import asked_for, exporter_of, read_settings
+    from tracekit.exporters._sampling import Rule
+
+    if asked is None and told is None and not asked_for():
+        return None
+    if exporter_of("traces") == "none":
+        return None
+    try:
+        text = asked if isinstance(asked, str) else told or ""
+        rule = Rule.parse("" if text.lower() in _ON else text)
+        read_settings("traces")
+    except TracekitError as error:
+        if asked is not None:
+            raise
+        say_once(f"no live export: {error}")
+        return None
+    return rule.text()
