@@ -32,8 +32,9 @@ def member(process: Process) -> str:
 def manifest(timeline: Timeline) -> bytes:
     """The manifest of the traces of a timeline's ranks, as JSON.
 
-    Ranks of one clock domain are tied to the first of it. Between two domains nobody measured
-    anything, so nothing ties them, and ``attributes`` lists the first trace of each other domain.
+    Ranks of one clock domain are tied to the first of it. Between two domains, or where a rank
+    said nothing of its clock, nobody measured anything, so nothing ties them, and ``attributes``
+    lists the traces of which that is so.
     """
     machines = _machines(timeline.processes)
     first: dict[str, str] = {}
@@ -47,8 +48,9 @@ def manifest(timeline: Timeline) -> bytes:
             first[process.clock] = name
         files.append(entry)
     attributes: dict[str, Any] = {"tracekit.attempt": timeline.attempt}
-    if timeline.apart:
-        attributes["tracekit.unknown_offset"] = ", ".join(map(member, timeline.apart))
+    unknown = [entry["path"] for entry in files if "clocks" not in entry][1:]
+    if unknown:
+        attributes["tracekit.unknown_offset"] = ", ".join(unknown)
     content = {"version": 1, "attributes": attributes, "files": files}
     return json.dumps({"perfetto_manifest": content}, indent=1, ensure_ascii=False).encode()
 

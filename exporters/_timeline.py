@@ -164,15 +164,9 @@ class Timeline:
         return list(self._processes.values())
 
     @property
-    def apart(self) -> list[Process]:
-        """The first rank of each clock whose offset to that of the first rank nobody measured."""
-        seen: set[str] = set()
-        found = []
-        for process in self.processes:
-            if not process.clock or process.clock not in seen:
-                found.append(process)
-            seen.add(process.clock)
-        return found[1:]
+    def clocks(self) -> int:
+        """How many clocks the times are of; between two of them nobody measured the offset."""
+        return len({process.clock for process in self.processes})
 
     @property
     def tracks(self) -> list[Track]:

@@ -238,6 +238,7 @@ def test_names_of_any_bytes_read_back(tmp_path: Path) -> None:
     write_table(run, "spans", spans)
     ranks = Ranks(exported(run, tmp_path))
     (machine,) = set(ranks.machines)
+    assert "\u00e9\U0001f600".encode() in ranks.files[MANIFEST]
     assert machine == 'n?\x00\n"\u00e9\U0001f600'
     reader = ranks.readers["rank-00000.pftrace"]
     assert f"rank 0 ({machine})" in reader.tracks.values()

@@ -83,7 +83,6 @@ def command(
     if per_rank:
         drawn = "no arrows, as none leads from file to file"
     tell(f"{written.spans:,} spans of {len(written.processes)} ranks and {drawn}{where}")
-    if written.apart:
-        clocks = len(written.apart) + 1
-        tell(f"{clocks} clocks, each as its host had it: nobody measured what is between them")
+    if written.clocks > 1:
+        tell(f"{written.clocks} clocks, each as its host had it: their offsets are not known")
     return 0
