@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from tracekit.errors import MissingDependency, TracekitError
 from tracekit.exporters._otel_json import lines
+from tracekit.exporters._otel_resource import given_resource
 from tracekit.exporters._otel_spans import total
 from tracekit.exporters._otlp_client import Answer, connect, deliver
 from tracekit.exporters._otlp_settings import Settings, read_settings
@@ -24,6 +25,7 @@ __all__ = [
     "Traces",
     "export",
     "export_json",
+    "given_resource",
     "read_settings",
 ]
 

@@ -1,0 +1,1 @@
+"""How ``tracekit export`` writes each kind of target."""

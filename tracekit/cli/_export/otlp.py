@@ -1,0 +1,80 @@
+"""A run by OTLP: to a server, or into a file of JSON lines."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from tracekit.cli._output import destination
+from tracekit.cli._terminal import progress, tell
+from tracekit.dataset import Run
+from tracekit.errors import MissingDependency
+from tracekit.exporters import otlp
+
+__all__ = ["send", "write_json"]
+
+
+def send(run: Run, choice: otlp.Choice, settings: otlp.Settings, now: bool) -> None:
+    """Send it, and say how much was taken.
+
+    Raises ``NotDelivered`` where the server refuses or stays away.
+    """
+    traces = _traces(run, choice, now)
+    with progress() as say:
+        sent = otlp.export(
+            traces,
+            settings,
+            progress=lambda sent: say(f"{sent.spans:,} spans sent to {settings.target}"),
+        )
+    tell(f"{_amount(traces, sent.spans)} sent to {settings.target}")
+    if sent.rejected:
+        tell(
+            f"{sent.rejected:,} of them were rejected: {sent.message or 'the server says no more'}"
+        )
+    elif sent.message:
+        tell(f"{settings.target} says: {sent.message}")
+
+
+def write_json(run: Run, choice: otlp.Choice, output: Path | None, now: bool) -> None:
+    """Write it, and say how much it is."""
+    traces = _traces(run, choice, now)
+    with destination(output) as file:
+        spans = otlp.export_json(traces, file)
+    tell(_amount(traces, spans) + ("" if output is None else f" in {output}"))
+
+
+def _amount(traces: otlp.Traces, spans: int) -> str:
+    folded = f" ({traces.folded:,} more stand in aggregates)" if traces.folded else ""
+    return f"{spans:,} spans of {traces.steps:,} steps{folded}"
+
+
+def _traces(run: Run, choice: otlp.Choice, now: bool) -> otlp.Traces:
+    shift = time.time_ns() - _end(run) if now else 0
+    return otlp.Traces(run, choice, _stragglers(run), shift, given=otlp.given_resource())
+
+
+def _end(run: Run) -> int:
+    """When the run ended, as far as its spans know."""
+    spans = run.table("spans", ["start_ns", "duration_ns"])
+    ends = pc.max(pc.add(spans["start_ns"], spans["duration_ns"])).as_py()
+    return time.time_ns() if ends is None else int(ends)
+
+
+def _stragglers(run: Run) -> dict[int, str]:
+    """Whom the analysis accuses, and of what."""
+    from tracekit.analysis import analyze
+
+    try:
+        from tracekit.dataset.engine import DuckDB
+
+        engine = DuckDB()
+    except MissingDependency as error:
+        tell(f"no rank is marked as a straggler: {error}")
+        return {}
+    with engine:
+        for name, source in run.sources.items():
+            engine.register(name, source)
+        found = analyze(engine, run.coverage).stragglers
+    return {one.rank: one.cause or "unknown" for one in found if one.rank is not None}
