@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
+from itertools import chain, islice
 
 from tracekit.dataset import Run
 from tracekit.errors import MissingDependency, TracekitError
 from tracekit.exporters._otel_names import SCOPE
-from tracekit.exporters._otel_resource import Resources
-from tracekit.exporters._otel_spans import Items, OtelSpan, Portion, RunIds, Shared, from_rows
-from tracekit.exporters._records import Choice, read_records
-from tracekit.exporters._values import values
+from tracekit.exporters._otel_spans import Items, OtelSpan, Portion, Shared
+from tracekit.exporters._otlp_version import VERSION
+from tracekit.exporters._records import Choice
+from tracekit.exporters._traces import Traces
 
 try:
     from opentelemetry import context
@@ -33,6 +32,7 @@ BATCH = 512
 """Spans of one call, as the SDK's own batches."""
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _ERROR, _UNSET = Status(StatusCode.ERROR), Status(StatusCode.UNSET)
+_SCOPE = InstrumentationScope(SCOPE, VERSION)
 _LONGEST_REASON = 200
 
 
@@ -53,26 +53,13 @@ def export(run: Run, span_exporter: SpanExporter, choice: Choice | None = None) 
     """
     done = HandedOver()
     with unobserved():
-        hand_over(_portions(run, choice or Choice()), span_exporter, done)
+        hand_over(chain.from_iterable(Traces(run, choice or Choice())), span_exporter, done)
     if done.failed:
         raise TracekitError(
             f"{type(span_exporter).__name__} did not take {done.failed:,} of"
             f" {done.taken + done.failed:,} spans: {done.reason}"
         )
     return done.taken
-
-
-def _portions(run: Run, choice: Choice) -> Iterator[Portion]:
-    """The chosen spans, rank by rank."""
-    records = read_records(run, choice)
-    ids = RunIds(run.run_id, records.attempt)
-    resources = Resources(run.run_id, run.label, records.attempt)
-    facts = (values(records.facts[column]) for column in ("rank", "name", "value"))
-    resources.learn_all(zip(*facts, strict=True))
-    ranks = records.spans["rank"].to_numpy()
-    for rank in sorted(set(ranks.tolist())):
-        rows = records.spans.filter(ranks == rank)
-        yield Portion(resources.of(rank), list(from_rows(rows, ids, rank)))
 
 
 def hand_over(portions: Iterable[Portion], span_exporter: SpanExporter, done: HandedOver) -> None:
@@ -105,7 +92,7 @@ def unobserved() -> Iterator[None]:
 
 def readable(portion: Portion) -> Iterator[ReadableSpan]:
     """The spans of a portion as the SDK hands them to exporters."""
-    resource, scope = _resource(portion.resource), _scope()
+    resource = _resource(portion.resource)
     shared_parts: dict[Shared, tuple[int, Status]] = {}
     for span in portion.spans:
         shared = span.shared
@@ -125,7 +112,7 @@ def readable(portion: Portion) -> Iterator[ReadableSpan]:
             status=status,
             start_time=span.start_ns,
             end_time=span.end_ns,
-            instrumentation_scope=scope,
+            instrumentation_scope=_SCOPE,
         )
 
 
@@ -143,11 +130,3 @@ def _context(trace_id: int, span_id: bytes) -> SpanContext:
 @lru_cache(maxsize=1 << 12)
 def _resource(items: Items) -> Resource:
     return Resource(dict(items))
-
-
-@lru_cache(maxsize=1)
-def _scope() -> InstrumentationScope:
-    try:
-        return InstrumentationScope(SCOPE, version("tracekit-blackbox"))
-    except PackageNotFoundError:  # a checkout that was never installed
-        return InstrumentationScope(SCOPE)

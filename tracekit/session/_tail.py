@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.dataset.decode import Origin, decode
+from tracekit.exporters._otel_names import SHARED
 from tracekit.exporters._otel_resource import Resources
 from tracekit.exporters._otel_spans import (
     Items,
-    OtelLink,
     OtelSpan,
     Portion,
     RunIds,
@@ -64,7 +64,7 @@ class Tail:
         """Spans that are new, of one segment at most; None where there are none.
 
         While rank or run may still change nothing is given, unless a step is over: who trains
-        knows. At the end comes one span around everything, ``train_run``.
+        knows. At the end come the spans around everything, ``train_run``.
         """
         journal = self._journal
         unread = [segment for _, segment in sorted(journal.segments.items()) if len(segment.words)]
@@ -85,7 +85,7 @@ class Tail:
                 return Portion(self._resource(), spans)
         if ending and not self._ended and self._extent is not None:
             self._ended = True
-            return Portion(self._resource(), [self._run_span(*self._extent)])
+            return Portion(self._resource(), self._run_spans(*self._extent))
         return None
 
     def _records(self, segment: Segment, finished: bool) -> Records:
@@ -129,6 +129,10 @@ class Tail:
         return list(from_rows(rows, ids, journal.rank))
 
     def _resource(self) -> Items:
+        return self._known_facts().of(self._journal.rank)
+
+    def _known_facts(self) -> Resources:
+        """What the journal says of its rank by now."""
         journal, ids = self._journal, self._ids
         label = str(journal.identity.get("label") or "")
         key = ids.uid, label, journal.rank
@@ -142,20 +146,17 @@ class Tail:
         for fact in facts[self._facts :]:
             resources.learn(journal.rank, fact.name, fact.value)
         self._facts = len(facts)
-        return resources.of(journal.rank)
+        return resources
 
-    def _run_span(self, first: int, last: int) -> OtelSpan:
-        """The span that those without a step hang on, linked to the one that the run began in."""
-        journal, ids = self._journal, self._ids
-        links = []
-        for fact in journal.definitions.facts:
-            if fact.name == "otel_parent":
-                around = json.loads(fact.value)
-                links = [
-                    OtelLink(bytes.fromhex(around["trace_id"]), bytes.fromhex(around["span_id"]))
-                ]
-        shared = Shared(ids.trace(None), "train_run", (("tracekit.kind", "run"),))
-        return OtelSpan(shared, ids.run_span(journal.rank), b"", first, last, links=tuple(links))
+    def _run_spans(self, first: int, last: int) -> list[OtelSpan]:
+        """What spans without a step hang on: one of the rank, and with rank 0 one of the run."""
+        ids, rank = self._ids, self._journal.rank
+        shared = Shared(ids.trace(None), "train_run", ((SHARED["kind"], "run"),))
+        spans = [OtelSpan(shared, ids.run_span(rank), ids.run_span(), first, last)]
+        if rank == 0:
+            links = tuple(self._known_facts().parent_links())
+            spans.append(OtelSpan(shared, ids.run_span(), b"", first, last, links=links))
+        return spans
 
 
 def _own(rows: pa.Table) -> pa.Table:
