@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.dataset.conversion import run_json
+from tracekit.dataset.coverage import LiveExport
 from tracekit.exporters import _otel_names as names
 from tracekit.exporters._folding import BUDGET, fit
 from tracekit.exporters._new_parts import NewParts, Outside
@@ -32,34 +33,12 @@ from tracekit.exporters._sampling import Chooser, Rule
 from tracekit.exporters._step_traces import attach, by_rank, events_of, is_step, step_spans
 from tracekit.exporters._values import values
 
-__all__ = ["LiveExporter", "Rule", "Served", "Source", "export_live"]
+__all__ = ["LiveExporter", "Rule", "Source", "export_live"]
 
 _LOOK_EVERY_S = 1.0
 _HELD_FOR_S = 30.0
 """How long a step waits for the ranks that have not ended it."""
 _MOST_EVENTS = 128
-
-
-@dataclass(slots=True)
-class Served:
-    """What became of the chosen steps."""
-
-    endpoint: str
-    rule: str
-    spans: int = 0
-    """Taken by the server, those it rejected then included."""
-    rejected: int = 0
-    refused: int = 0
-    """Spans of requests that the server refused for good."""
-    steps: int = 0
-    left_steps: int = 0
-    """Steps that were chosen and not sent before the end."""
-    left_spans: int = 0
-    folded: int = 0
-    finished: bool = False
-    """Whether all that is left was counted."""
-    message: str = ""
-    """The last thing that a server or a socket had against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +84,7 @@ class LiveExporter:
         self._source, self._client, self._given = source, client, dict(given or {})
         self._parts = NewParts(source.run_dir, source.attempt, source.host, source.ranks)
         self._chooser = Chooser(rule)
-        self.served = Served(endpoint, rule.text())
+        self.served = LiveExport(source.attempt, endpoint, rule.text())
         self._ids: RunIds | None = None
         self._resources: Resources | None = None
         self._known_ranks: set[int] = set()
@@ -123,7 +102,7 @@ class LiveExporter:
         """Begin to export."""
         self._thread.start()
 
-    def finish(self, bound_s: float) -> Served:
+    def finish(self, bound_s: float) -> LiveExport:
         """Export what is left, for so long at most, and report; all parts are written."""
         self._deadline = time.monotonic() + bound_s
         self._ending.set()

@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 GIVE_UP_S = 60.0
+FIRST_GIVE_UP_S = 5.0
+"""For the first request: who mistyped the address should not wait for it."""
 
 
 class NotDelivered(TracekitError):
@@ -65,12 +67,12 @@ def export(
         from tracekit.exporters._otel_proto import requests
     except ImportError as error:
         raise MissingDependency("opentelemetry-proto", "otlp") from error
-    sent = Sent()
+    sent, first = Sent(), min(give_up_s, FIRST_GIVE_UP_S)
     client = connect(settings, "traces")
     try:
         for portions in traces:
             for request, spans in requests(portions, VERSION):
-                end = time.monotonic() + give_up_s
+                end = time.monotonic() + (give_up_s if sent.spans else first)
                 answer = deliver(client, request, lambda: time.monotonic() >= end, time.sleep)  # noqa: B023
                 if not answer.accepted:
                     raise NotDelivered(_failure(settings, answer, sent))

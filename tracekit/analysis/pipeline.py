@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -126,6 +126,7 @@ def _covered(coverage: Coverage, attempt: int | None) -> CoverageSummary:
             for one in coverage.elsewhere
             if one.attempt == attempt
         },
+        tuple(asdict(one) for one in coverage.exports if one.attempt == attempt),
     )
 
 

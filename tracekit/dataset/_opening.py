@@ -16,7 +16,7 @@ from tracekit.dataset._remainder import Opened, Rest, Scratch, open_journals, re
 from tracekit.dataset._run_facts import Known, run_facts
 from tracekit.dataset._sidecars import Sidecars, Stem, attempt_folders, rank_of, read_sidecars
 from tracekit.dataset.conversion import run_id_of, run_json
-from tracekit.dataset.coverage import Attempt, Coverage, Duplicate, Elsewhere
+from tracekit.dataset.coverage import Attempt, Coverage, Duplicate, Elsewhere, LiveExport
 from tracekit.dataset.facts import table_of
 from tracekit.dataset.parts import Footer, Held
 from tracekit.dataset.schema import TABLES, cast
@@ -168,6 +168,7 @@ class Opening:
             missing_ranks=last.missing_ranks if last else (),
             duplicate_ranks=tuple(several),
             elsewhere=tuple(self._elsewhere()),
+            exports=tuple(LiveExport.read(*told) for told in self.sidecars.exports),
         )
 
     def _elsewhere(self) -> Iterable[Elsewhere]:

@@ -4,6 +4,7 @@ attempt-000/ranks/<stem>.json          identity
 attempt-000/ranks/<stem>.end.json      end state
 attempt-000/ranks/<stem>.stacks.json   stacks taken while the rank was stuck
 attempt-000/launcher*.json             the launcher's word: [{rank, pid, exitcode | signal}]
+attempt-000/otlp-<host>.json           what became of the live export of a host
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Sidecars:
     ends: dict[Stem, dict[str, Any]] = field(default_factory=dict)
     stacks: dict[Stem, list[dict[str, Any]]] = field(default_factory=dict)
     launcher: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    exports: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     found: int = 0
     skipped: list[tuple[Path, str]] = field(default_factory=list)
 
@@ -62,6 +64,8 @@ def read_sidecars(run_dir: Path) -> Sidecars:
         for path in sorted(folder.glob("launcher*.json")):
             for value in _values(path, read, list):
                 read.launcher += [(attempt, item) for item in value if isinstance(item, dict)]
+        for path in sorted(folder.glob("otlp-*.json")):
+            read.exports += [(attempt, value) for value in _values(path, read, dict)]
     return read
 
 

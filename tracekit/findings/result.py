@@ -192,6 +192,9 @@ class CoverageSummary:
     """The processes that claim a rank, the one that was analyzed first."""
     elsewhere: Mapping[int, str] = field(default_factory=dict)
     """Where the journals of ranks lie that are not here, as host:path."""
+    exports: tuple[Mapping[str, Any], ...] = ()
+    """What became of live exports: endpoint, spans, rejected, refused, steps, left_steps,
+    left_spans, folded, finished, message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,6 +312,12 @@ WORDS: Mapping[str, str] = {
     "report.coverage.whole": _("{files} files, no span dropped, {open} open at the end"),
     "report.coverage.dropped": _("{files} files, {dropped} spans dropped, {open} open at the end"),
     "report.coverage.skipped": _("{count} skipped"),
+    "report.export": _("{spans} spans of {steps} steps went to {endpoint}"),
+    "report.export.refused": _("it refused {count}"),
+    "report.export.left": _(
+        "{left_spans} spans of {left_steps} chosen steps did not: tracekit export RUN --to otlp"
+    ),
+    "report.export.message": _("the last answer: {message}"),
     "column.rank": _("rank"),
     "column.host": _("host"),
     "column.own": _("own work"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from itertools import count
 from threading import get_native_id
 from time import monotonic_ns as clock
@@ -46,6 +47,7 @@ OWN_THREADS = "tracekit-"
 making room for records must not need it."""
 _MOST_FOREIGN = 8
 _NO_STEP = 0
+_KNOWN_STEPS = 256
 _MOST_STEPS = (1 << 63 - STEP_BITS) - 1
 _FACT = 8
 _EVENT = int(RecordType.EVENT)
@@ -83,6 +85,7 @@ class Recorder:
         self._foreign: dict[int, ThreadState] = {}
         self.measures_overhead = False
         self._step: Token | None = None
+        self._steps: deque[list[int]] = deque(maxlen=_KNOWN_STEPS)
         self._step_type = span_type("train_step", "step")
         self._untraced_type = span_type("untraced_step", "step")
         self._null = null_state(self)
@@ -193,6 +196,7 @@ class Recorder:
             pause.on = pause.heeded and is_untraced(step)
         self._step = (self._untraced_type if pause.on else self._step_type).begin()
         self.step_id = self._step[5]
+        self._steps.append([self._step[3], 0, self.step_word, self.step_id])
 
     def end_step(self, error: bool = False) -> None:
         """Close the open step; without one nothing happens."""
@@ -200,7 +204,22 @@ class Recorder:
         if token is not None:
             self.step_id = 0
             self._step_type.end(token, error=error)
+            if self._steps:
+                self._steps[-1][1] = clock()
         self.step_word = _NO_STEP
+
+    def step_at(self, time_ns: int) -> tuple[int, int]:
+        """The step word and the step's id at a time of ``clock``, from the newest 256 steps.
+
+        Zeros where no step was open, or none that is still known.
+        """
+        try:
+            for start, end, word, id_ in reversed(list(self._steps)):
+                if start <= time_ns and (not end or time_ns <= end):
+                    return word, id_
+        except RuntimeError:  # a step began meanwhile
+            pass
+        return _NO_STEP, 0
 
     def set_micro_step(self, micro_step: int | None) -> None:
         """Number the forward/backward inside the step that spans belong to from now on."""

@@ -241,10 +241,17 @@ class SpanType:
         return [recorder, row, what, start, step, id_, parent]
 
     def end(
-        self, token: Token, attributes: Mapping[str, Any] | None = None, error: bool = False
+        self,
+        token: Token,
+        attributes: Mapping[str, Any] | None = None,
+        error: bool = False,
+        at: int | None = None,
     ) -> None:
-        """Close a span that ``begin`` opened, from any thread; a second end is ignored."""
-        end = clock()
+        """Close a span that ``begin`` opened, from any thread; a second end is ignored.
+
+        ``at`` is when it ended (``clock``), where somebody else took the time.
+        """
+        end = clock() if at is None else at
         try:
             recorder, row, what, start, step, id_, parent = token
         except ValueError:

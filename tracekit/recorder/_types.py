@@ -66,9 +66,13 @@ class CollectiveType(SpanType):
         return [recorder, row, what, start, step, ids, site, nbytes]
 
     def end(
-        self, token: Token, attributes: Mapping[str, Any] | None = None, error: bool = False
+        self,
+        token: Token,
+        attributes: Mapping[str, Any] | None = None,
+        error: bool = False,
+        at: int | None = None,
     ) -> None:
-        end = clock()
+        end = clock() if at is None else at
         try:
             recorder, row, what, start, step, ids, site, nbytes = token
         except ValueError:

@@ -77,6 +77,7 @@ def _coverage(analysis: Analysis) -> dict[str, Any]:
         "missing_ranks": list(analysis.run.missing_ranks),
         "duplicate_ranks": dict(coverage.duplicate_ranks),
         "elsewhere": dict(coverage.elsewhere),
+        "exports": [dict(one) for one in coverage.exports],
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -65,6 +66,8 @@ def _parts(analysis: Analysis, translate: Translate) -> Iterable[RenderableType]
     if analysis.overhead is not None:
         yield Text(_overhead(analysis.overhead, translate), style="dim")
     yield Text(_coverage(analysis, translate), style="dim")
+    for told in analysis.coverage.exports:
+        yield Text(_export(told, translate), style="dim")
 
 
 def _head(analysis: Analysis, translate: Translate) -> Text:
@@ -242,6 +245,18 @@ def _coverage(analysis: Analysis, translate: Translate) -> str:
     if coverage.skipped:
         line += ", " + translate(say("report.coverage.skipped", count=len(coverage.skipped)))
     return line
+
+
+def _export(told: Mapping[str, Any], translate: Translate) -> str:
+    """What became of a live export; what did not arrive comes with the command that sends it."""
+    said = [say("report.export", **told)]
+    if told["rejected"] or told["refused"]:
+        said.append(say("report.export.refused", count=told["rejected"] + told["refused"]))
+    if told["left_spans"] or not told["finished"]:
+        said.append(say("report.export.left", **told))
+    if len(said) > 1 and told["message"]:
+        said.append(say("report.export.message", message=told["message"]))
+    return "; ".join(translate(part) for part in said)
 
 
 def _table(translate: Translate, title: str) -> Table:
