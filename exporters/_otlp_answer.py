@@ -22,6 +22,7 @@ __all__ = [
     "late",
     "reader",
     "too_large",
+    "too_long",
     "words",
 ]
 
@@ -55,7 +56,10 @@ class Answer:
 
 
 class Client(Protocol):
-    """A connection to one endpoint for one signal; any thread may use it, one at a time does."""
+    """A connection to one endpoint for one signal.
+
+    Any thread may use it, one at a time does. A process that was forked makes its own.
+    """
 
     def send(self, request: bytes, timeout_s: float | None = None) -> Answer:
         """Try once, for no longer than the timeout in all; never raises."""
@@ -125,6 +129,11 @@ def too_large(request: bytes) -> Answer | None:
 def bounded(timeout_s: float) -> float:
     """A timeout that locks and clocks can take; below 0 and what is no number are 0."""
     return min(timeout_s, _LONGEST_TRY_S) if timeout_s > 0 else 0.0
+
+
+def too_long() -> Answer:
+    """The answer where the server's was a success that nobody wants to read."""
+    return Answer(True, message=f"the answer is longer than {LARGEST_ANSWER >> 20} MiB")
 
 
 def late(limit_s: float) -> Answer:

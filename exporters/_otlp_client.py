@@ -19,7 +19,8 @@ _NAP_S = 0.2
 def connect(settings: Settings, signal: Signal) -> Client:
     """A client for one signal; nothing is sent and no name is looked up before the first request.
 
-    Raises ``MissingDependency`` without the extra of the protocol.
+    Raises ``MissingDependency`` without the extra of the protocol, and ``OSError`` where a
+    certificate vanished since the settings were read.
     """
     if settings.protocol == "grpc":
         from tracekit.exporters._otlp_grpc import GrpcClient

@@ -17,6 +17,7 @@ from tracekit.exporters._otlp_answer import (
     late,
     reader,
     too_large,
+    too_long,
     words,
 )
 from tracekit.exporters._otlp_settings import Settings, Signal
@@ -32,6 +33,8 @@ _RETRIED = {
     *("CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"),
 }
 _RETRIED_WHEN_ASKED = "RESOURCE_EXHAUSTED"
+_TOO_LONG = "CLIENT: Received message larger than max"
+"""What gRPC makes of a success whose message is longer than we take."""
 _DETAILS = "grpc-status-details-bin"
 _FRAME = 1 << 16
 """Room for what the channel adds to a message."""
@@ -88,10 +91,12 @@ class GrpcClient:
         return self._read(body, False)
 
     def _refusal(self, error: Any) -> Answer:
-        code = error.code().name
+        code, details = error.code().name, error.details() or ""
+        if _TOO_LONG in details:
+            return too_long()
         after_s = _after_s(error.trailing_metadata() or ())
         retry = code in _RETRIED or (code == _RETRIED_WHEN_ASKED and after_s is not None)
-        said = words(error.details() or "", self._secrets)
+        said = words(details, self._secrets)
         return Answer(
             False,
             message=words(f"gRPC {code}: {said}" if said else f"gRPC {code}"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import re
 import socket
 import ssl
 import time
@@ -33,6 +34,7 @@ from tracekit.exporters._otlp_answer import (
     late,
     reader,
     too_large,
+    too_long,
     words,
 )
 from tracekit.exporters._otlp_settings import Settings, Signal, tls_context
@@ -46,6 +48,7 @@ _RETRIED = {
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 }
+_TUNNEL = re.compile(r"^Tunnel connection failed: (\d{3})")
 _PIECE = 1 << 16
 _CLOSED = Answer(False, message="the client was closed", retry=True)
 _BUSY = Answer(False, message="an earlier request has not ended", retry=True)
@@ -60,7 +63,8 @@ class HttpClient:
 
     def __init__(self, settings: Settings, signal: Signal) -> None:
         self._settings = settings
-        self._secrets = tuple(settings.headers.values())
+        # Keys are put into the query too.
+        self._secrets = (*settings.headers.values(), settings.endpoint.partition("?")[2])
         self._read = reader(signal, self._secrets)
         self._headers = {
             **settings.headers,
@@ -162,8 +166,7 @@ class HttpClient:
             if not good:
                 return self._refusal(response, content)
             if not whole:
-                limit = LARGEST_ANSWER >> 20
-                return Answer(True, message=f"the answer is longer than {limit} MiB")
+                return too_long()
             kind = response.headers.get("content-type", "")
             return self._read(_decoded(response, content), "json" in kind.lower())
         finally:
@@ -197,7 +200,9 @@ class HttpClient:
         elif isinstance(cause, http.client.IncompleteRead):
             said, retry = "the connection ended in the middle of the answer", True
         elif isinstance(cause, OSError):
-            said, retry = f"{cause.strerror or cause}", True
+            said = f"{cause.strerror or cause}"
+            tunnel = _TUNNEL.search(said)
+            retry = tunnel is None or int(tunnel[1]) in _RETRIED
         elif isinstance(cause, http.client.HTTPException):
             said, retry = "the server does not speak HTTP", False
         else:

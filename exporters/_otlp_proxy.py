@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
@@ -14,8 +15,9 @@ __all__ = ["find_proxy"]
 def find_proxy(endpoint: str, environ: Mapping[str, str]) -> str | None:
     """The URL of the proxy to an endpoint, with its password if it has one; None: straight on.
 
-    The small letters of a variable win, as with curl. Raises ``UsageError``, one line that names
-    the variable and does not repeat its value, where no such proxy can be.
+    The small letters of a variable win, as with curl, and this machine needs no proxy. Raises
+    ``UsageError``, one line that names the variable and does not repeat its value, where no such
+    proxy can be.
     """
     url = urlsplit(endpoint)
     name, text = _first(environ, f"{url.scheme}_proxy")
@@ -45,10 +47,13 @@ def _first(environ: Mapping[str, str], name: str) -> tuple[str, str]:
 
 
 def _bypassed(host: str, port: int, exceptions: str) -> bool:
-    """Whether a host is among the comma-separated names, domains and networks without a proxy."""
-    return any(
-        _matches(host.lower(), port, piece.strip().lower()) for piece in exceptions.split(",")
-    )
+    """Whether a host is this one, or among comma-separated names, domains and networks."""
+    host = host.lower()
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return True
+    names = [piece.strip().lower() for piece in exceptions.split(",")]
+    return host == "localhost" or any(_matches(host, port, name) for name in names)
 
 
 def _matches(host: str, port: int, exception: str) -> bool:

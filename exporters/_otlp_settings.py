@@ -35,9 +35,11 @@ _HEADER_NAME = {
 }
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _OWN_HEADERS = {
-    *("connection", "content-encoding", "content-length", "content-type", "expect"),
-    *("te", "transfer-encoding", "upgrade", "user-agent"),
+    *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
+    *("expect", "te", "transfer-encoding", "upgrade", "user-agent"),
 }
+"""Ours, whatever others who read the same variable make of theirs."""
+_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?", re.ASCII)
 _URL = re.compile(r"[\x21-\x7e]+")
 
 
@@ -257,7 +259,8 @@ def _split(given: _Given) -> SplitResult:
         raise UsageError(f"{given.name}: its scheme is {url.scheme[:20]!r}, not http or https")
     if "@" in url.netloc:
         raise UsageError(f"{given.name}: has a user or a password; they belong into a header")
-    if not url.hostname or port == 0 or url.netloc.endswith(":"):
+    host = _HOST.fullmatch(url.hostname or "")
+    if not host or port == 0 or url.netloc.endswith(":"):
         raise UsageError(f"{given.name}: {_shown(given)} has no valid host and port")
     return url
 
@@ -283,9 +286,8 @@ def _headers(look: _Lookup, protocol: str, argument: Mapping[str, str] | None) -
             raise UsageError(f"{name}: the name of a header cannot be sent with {protocol}")
         if not _HEADER_VALUE.fullmatch(value):
             raise UsageError(f"{name}: the value of {key!r} has a character no header can have")
-        if key.lower() in _OWN_HEADERS:
-            raise UsageError(f"{name}: {key!r} is not for the user to set")
-        found[key.lower()] = value
+        if key.lower() not in _OWN_HEADERS:
+            found[key.lower()] = value
     return found
 
 

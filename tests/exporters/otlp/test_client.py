@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest.importorskip("grpc")
+
 from tests.exporters.otlp.server import OtlpServer, Reply, partial, request
 from tracekit.errors import MissingDependency
 from tracekit.exporters._otlp_client import Answer, Client, connect, deliver

@@ -345,13 +345,21 @@ def test_nobody_listening_may_change(serve: Serve, client_of: ClientOf) -> None:
     assert server.bodies == [request()]
 
 
-def test_an_answer_that_is_too_long_is_not_taken_in(serve: Serve, client_of: ClientOf) -> None:
-    server = serve(bytes(5 << 20))
-    client = client_of(server)
-    answer = client.send(request())
-    assert (answer.accepted, answer.retry) == (False, False)
-    assert answer.message.startswith("gRPC RESOURCE_EXHAUSTED: ")
-    assert client.send(request()).accepted
+def test_an_answer_that_is_too_long_is_not_taken_in_and_its_status_counts(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    client = client_of(serve(bytes(5 << 20)))
+    assert client.send(request()) == Answer(True, message="the answer is longer than 4 MiB")
+    assert client.send(request()) == Answer(True)
+
+
+def test_a_request_that_is_too_long_for_a_server_is_refused(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    said = "SERVER: Received message larger than max (5242880 vs. 4194304)"
+    server = serve(Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, said))
+    answer = client_of(server).send(request())
+    assert answer == Answer(False, message=f"gRPC RESOURCE_EXHAUSTED: {said}")
 
 
 def test_requests_are_sent_up_to_the_limit_of_the_protocol(

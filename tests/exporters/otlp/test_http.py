@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("grpc")
+
 from google.rpc.status_pb2 import Status
 
 from tests.exporters.otlp.certificates import Certificates, make_certificates
@@ -335,6 +338,24 @@ def test_a_trickle_does_not_hold_longer_than_the_timeout(server: OtlpServer) -> 
     assert server.ended.wait(10)
 
 
+def test_a_server_that_promises_for_ever_does_not_hold_longer_than_the_timeout() -> None:
+    gone = threading.Event()
+
+    def promise(connection: socket.socket) -> None:
+        try:
+            while not gone.wait(0.01):
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        except OSError:
+            gone.set()
+
+    with by_hand(promise) as endpoint:
+        client = connect(Settings(endpoint, timeout_s=SHORT_S), "traces")
+        answer = client.send(request())
+        client.close()
+        assert gone.wait(10)
+    assert answer == Answer(False, message="no answer within 0.5 s", retry=True)
+
+
 def test_a_server_that_reads_nothing_does_not_hold_longer_than_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         settings = Settings(f"http://127.0.0.1:{deaf.getsockname()[1]}/", timeout_s=SHORT_S)
@@ -570,32 +591,53 @@ def test_a_proxy_passes_a_plain_request_on(server: OtlpServer) -> None:
 
 def test_a_proxy_gives_a_tunnel_to_tls(certificates: Certificates, server: OtlpServer) -> None:
     with OtlpServer(tls=certificates.server_context()) as target:
-        environ = {
-            "HTTPS_PROXY": f"http://me:secret@localhost:{server.port}",
-            "OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificates.authority),
-            "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer abc",
-        }
-        settings = read_settings("traces", environ, endpoint=target.endpoint)
-        client = connect(settings, "traces")
-        answers = [client.send(request()) for _ in range(2)]
-        client.close()
-    assert answers == [Answer(True)] * 2
+        sender = Sender(
+            target,
+            certificate=certificates.authority,
+            headers={"authorization": "Bearer abc"},
+            proxy=f"http://me:secret@localhost:{server.port}",
+        )
+        with sender as client:
+            assert [client.send(request()) for _ in range(2)] == [Answer(True)] * 2
     assert [received.path for received in target.received] == ["/v1/traces"] * 2
     (tunnel,) = server.tunnels
-    assert "authorization" not in {name.lower() for name in tunnel}
-    assert "proxy-authorization" in {name.lower() for name in tunnel}
+    names = {name.lower() for name in tunnel}
+    assert "proxy-authorization" in names
+    assert "authorization" not in names
 
 
-@pytest.mark.parametrize("reply", [Reply(407), Reply(trickle_s=0.05, body=bytes(1000))])
-def test_a_proxy_that_gives_no_tunnel_is_named_or_left(server: OtlpServer, reply: Reply) -> None:
-    server.script(reply)
-    environ = {"HTTPS_PROXY": server.endpoint}
-    settings = read_settings("traces", environ, endpoint="https://collector.invalid")
+@pytest.mark.parametrize(("status", "retry"), [(407, False), (403, False), (503, True)])
+def test_a_proxy_that_gives_no_tunnel_decides_like_a_server(
+    server: OtlpServer, status: int, retry: bool
+) -> None:
+    server.script(Reply(status))
+    settings = read_settings(
+        "traces", {"HTTPS_PROXY": server.endpoint}, endpoint="https://collector.invalid"
+    )
+    client = connect(settings, "traces")
+    answer = client.send(request())
+    client.close()
+    assert (answer.accepted, answer.retry) == (False, retry)
+    assert answer.message.startswith(f"the proxy: Tunnel connection failed: {status}")
+
+
+def test_a_proxy_that_trickles_does_not_hold_longer_than_the_timeout(server: OtlpServer) -> None:
+    server.script(Reply(trickle_s=0.05, body=bytes(1000)))
+    settings = read_settings(
+        "traces", {"HTTPS_PROXY": server.endpoint}, endpoint="https://collector.invalid"
+    )
     client = connect(replace(settings, timeout_s=SHORT_S), "traces")
     answer = client.send(request())
     client.close()
-    assert (answer.accepted, answer.retry) == (False, True)
-    assert answer.message
+    assert answer == Answer(False, message="no answer within 0.5 s", retry=True)
+
+
+def test_a_proxy_that_is_not_there_may_come(server: OtlpServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    assert answer_to(server, proxy=proxy) == Answer(
+        False, message="the proxy: Connection refused", retry=True
+    )
 
 
 def test_a_thread_that_cannot_be_had_is_done_without(
