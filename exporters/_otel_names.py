@@ -80,7 +80,7 @@ FOLDED_LONGEST = "tracekit.folded.longest_ns"
 SKEW = "tracekit.step.skew_ns"
 STRAGGLER = "tracekit.straggler"
 STRAGGLERS = "tracekit.step.stragglers"
-STRAGGLER_CAUSE = "tracekit.straggler.cause"
+STRAGGLER_CAUSE = "tracekit.straggler_cause"
 
 RUN_ID = "tracekit.run.id"
 ATTEMPT = "tracekit.attempt"

@@ -19,6 +19,7 @@ __all__ = ["Resources", "given_resource", "instance_id"]
 
 _NAMESPACE = UUID("6f1c4f4e-9a0b-5c1d-8a52-7d7b0a5f2c11")
 _SERVICE = "tracekit"
+_FACTS = ("clock", "environment", "otel_parent", "rank", "role")
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class _Rank:
     identity: dict[str, Any] = field(default_factory=dict)
     role: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    domain: str = ""
 
 
 class Resources:
@@ -52,7 +54,7 @@ class Resources:
 
     def learn(self, rank: int | None, name: str, text: str) -> None:
         """Take what a fact says; its value is JSON."""
-        if rank is None or name not in ("rank", "role", "environment", "otel_parent"):
+        if rank is None or name not in _FACTS:
             return
         try:
             value = orjson.loads(text)
@@ -62,6 +64,8 @@ class Resources:
             of = self._ranks.setdefault(rank, _Rank())
             if name == "rank":
                 of.identity = value
+            elif name == "clock":
+                of.domain = str(value.get("domain") or "")
             elif name == "role":
                 of.role = value
             elif name == "otel_parent":
@@ -76,7 +80,8 @@ class Resources:
 
     def domain(self, rank: int) -> str:
         """The clock of a rank; ranks with one clock can be compared."""
-        return str(self._ranks.get(rank, _Rank()).identity.get("clock_domain") or self.host(rank))
+        known = self._ranks.get(rank, _Rank())
+        return str(known.domain or known.identity.get("clock_domain") or self.host(rank))
 
     def world_size(self, rank: int) -> int:
         """How many ranks there are, by the word of one of them; 0 where it said nothing."""
@@ -112,7 +117,7 @@ class Resources:
             names.RANK: rank,
             names.WORLD_SIZE: identity.get("world_size"),
             "dl.local_rank": identity.get("local_rank"),
-            names.CLOCK_DOMAIN: identity.get("clock_domain"),
+            names.CLOCK_DOMAIN: known.domain or identity.get("clock_domain"),
         }
         sizes = known.role.get("sizes")
         for axis, prefix in names.ROLES.items():

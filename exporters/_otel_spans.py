@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tracekit.exporters._otel_names import OPEN, SHARED, VARYING
+from tracekit.exporters._otel_names import OPEN, RANK, SHARED, VARYING
 from tracekit.exporters._values import Value, values
 from tracekit.model import step_trace_id
 
@@ -37,7 +37,7 @@ LONGEST_TEXT = 4096
 _INT64 = 1 << 63
 _UNSAID = {"clock": "host"}
 _USER = "tracekit.user."
-_OURS = frozenset((*SHARED.values(), *VARYING.values(), OPEN))
+_OURS = frozenset((*SHARED.values(), *VARYING.values(), OPEN, RANK))
 
 Items = tuple[tuple[str, Value], ...]
 """Attributes by name; values are texts, integers of 64 bits, finite numbers and truth values."""
@@ -228,6 +228,7 @@ def from_rows(
     kinds, steps = values(rows["kind"]), values(rows["step"])
     numbers, parents = values(rows["span_id"]), values(rows["parent_id"])
     starts, durations = values(rows["start_ns"]), values(rows["duration_ns"])
+    of_rank = (RANK, rank)  # again, for viewers that do not show the resource
     seq_name, launch_name = VARYING["collective_seq"], VARYING["launch_ns"]
     extra, links = extra or {}, links or {}
     for place, key in enumerate(shared):
@@ -243,6 +244,7 @@ def from_rows(
         start = clean_time(starts[place])
         if kinds[place] == "step":
             parent_id = b""
+            own = (of_rank, *own)
         elif parent is not None:
             parent_id = span_id(parent)
         else:

@@ -33,9 +33,9 @@ __all__ = [
     "by_rank",
     "events_of",
     "is_step",
+    "nested",
     "root_span",
     "step_spans",
-    "under",
 ]
 
 _FOR_CALLS = (
@@ -143,11 +143,16 @@ def is_step(span: OtelSpan) -> bool:
     return _STEP in span.shared.attributes
 
 
-def under(root: OtelSpan, spans: list[OtelSpan]) -> list[OtelSpan]:
-    """Spans whose parent is not among them, as children of a root."""
+def nested(spans: list[OtelSpan], root_id: bytes) -> list[OtelSpan]:
+    """The spans of a rank as one tree: what has no parent among them hangs on the span of the
+    step, and that one, or everything where there is none, on the root."""
     known = {span.span_id for span in spans}
+    top = next((span.span_id for span in spans if is_step(span)), root_id)
     return [
-        span if span.parent_id in known else span._replace(parent_id=root.span_id) for span in spans
+        span
+        if span.parent_id in known
+        else span._replace(parent_id=root_id if is_step(span) else top)
+        for span in spans
     ]
 
 

@@ -31,9 +31,9 @@ from tracekit.exporters._step_traces import (
     by_rank,
     events_of,
     is_step,
+    nested,
     root_span,
     step_spans,
-    under,
 )
 from tracekit.exporters._values import values
 
@@ -113,7 +113,7 @@ class Traces:
         portions = [Portion(self._resources.of_run(), [root])]
         for rank, spans in kept.items():
             if spans:
-                portions.append(Portion(self._resources.of(rank), under(root, spans)))
+                portions.append(Portion(self._resources.of(rank), nested(spans, root.span_id)))
         return portions, root
 
     def _marked(self, rank: int, spans: list[OtelSpan]) -> list[OtelSpan]:
@@ -149,8 +149,8 @@ class Traces:
                 shared, self.ids.run_span(rank), root.span_id, first, last, (),
                 tuple(events.get(rank, ())[:_MOST]),
             )  # fmt: skip
-            inside = [*outside.get(rank, [])]
-            portions.append(Portion(self._resources.of(rank), [of_rank, *under(of_rank, inside)]))
+            inside = nested(outside.get(rank, []), of_rank.span_id)
+            portions.append(Portion(self._resources.of(rank), [of_rank, *inside]))
         return portions
 
     def _extent(self) -> tuple[int, int]:

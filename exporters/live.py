@@ -30,7 +30,7 @@ from tracekit.exporters._otlp_client import Client, connect, deliver
 from tracekit.exporters._otlp_settings import read_settings
 from tracekit.exporters._otlp_version import VERSION
 from tracekit.exporters._sampling import Chooser, Rule
-from tracekit.exporters._step_traces import attach, by_rank, events_of, is_step, step_spans
+from tracekit.exporters._step_traces import attach, by_rank, events_of, is_step, nested, step_spans
 from tracekit.exporters._values import values
 
 __all__ = ["LiveExporter", "Rule", "Source", "export_live"]
@@ -188,7 +188,7 @@ class LiveExporter:
         told = events_of(events)
         for rank, spans in step.by_rank.items():
             attach(spans, told.get(rank, []))
-            self._mark(spans, reason)
+            step.by_rank[rank] = nested(self._marked(spans, reason), b"")
         kept, left = fit(self._ids, step.by_rank, {min(step.by_rank)}, self._budget())
         self.served.folded += left
         if self._send(kept):
@@ -196,14 +196,17 @@ class LiveExporter:
         else:
             self.served.left_steps += 1
 
-    def _mark(self, spans: list[OtelSpan], reason: str) -> None:
-        """Say on the rank's root why it is here, and lead from it to the run."""
+    def _marked(self, spans: list[OtelSpan], reason: str) -> list[OtelSpan]:
+        """The spans of a rank; its root says why it is here, and leads to the run."""
         assert self._ids is not None
         link = OtelLink(self._ids.trace(None), self._ids.run_span())
-        for place, span in enumerate(spans):
-            if is_step(span):
-                own = (*span.attributes, (names.SAMPLE_REASON, reason))
-                spans[place] = span._replace(attributes=own, links=(*span.links, link))
+        why = (names.SAMPLE_REASON, reason)
+        return [
+            span._replace(attributes=(*span.attributes, why), links=(*span.links, link))
+            if is_step(span)
+            else span
+            for span in spans
+        ]
 
     def _budget(self) -> int:
         """This host's part of the spans of one trace."""
