@@ -195,3 +195,14 @@ def test_more_spans_than_a_segment_holds_are_all_kept_in_order(tmp_path: Path) -
         assert len(tape.writer.files()) > 3
     assert ids == sorted(set(ids))
     assert len(ids) == count
+
+
+@pytest.mark.parametrize("collective", [None, Collective("all_reduce", "g", 2)])
+def test_a_span_can_end_at_a_time_that_somebody_else_took(
+    tape: Tape, collective: Collective | None
+) -> None:
+    type_ = recorder.span_type("timed", "comm", collective)
+    token = type_.begin()
+    start = token[3]
+    type_.end(token, at=start + 1234)
+    assert (tape.span("timed")["start_ns"], tape.span("timed")["duration_ns"]) == (start, 1234)

@@ -89,3 +89,25 @@ def test_a_step_that_is_no_number_is_not_recorded_and_hurts_nobody(tape: Tape, n
         pass
     assert tape.spans("train_step") == []
     assert tape.span("inside")["step"] is None
+
+
+def test_the_recorder_knows_which_step_was_open_at_a_time(tape: Tape) -> None:
+    before = recorder.clock()
+    with tracekit.step(3):
+        third, inside = recorder.clock(), tape.recorder.step_id
+    between = recorder.clock()
+    with tracekit.step(4):
+        fourth, later = recorder.clock(), tape.recorder.step_id
+        assert tape.recorder.step_at(fourth) == (tape.recorder.step_word, later)
+    assert tape.recorder.step_at(third) == (4 << 16, inside)
+    assert tape.recorder.step_at(fourth) == (5 << 16, later)
+    assert tape.recorder.step_at(before) == tape.recorder.step_at(between) == (0, 0)
+
+
+def test_of_many_steps_the_newest_are_known(tape: Tape) -> None:
+    times = []
+    for number in range(300):
+        with tracekit.step(number):
+            times.append(recorder.clock())
+    assert tape.recorder.step_at(times[0]) == (0, 0)
+    assert tape.recorder.step_at(times[-256])[0] >> 16 == 300 - 255

@@ -54,6 +54,14 @@ BUILT_IN = (
     ),
     Plugin(
         "adapter",
+        "opentelemetry",
+        "tracekit.adapters.opentelemetry",
+        "takes spans of any instrumentation: add_span_processor(TracekitSpanProcessor())",
+        extra="otlp",
+        needs=("opentelemetry.sdk",),
+    ),
+    Plugin(
+        "adapter",
         "torch",
         "tracekit.adapters.torch",
         "traces PyTorch training, live: trace(model, optimizer=, loader=)",
