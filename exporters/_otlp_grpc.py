@@ -21,6 +21,7 @@ from tracekit.exporters._otlp_answer import (
     words,
 )
 from tracekit.exporters._otlp_settings import Settings, Signal
+from tracekit.exporters._otlp_status import read_status
 from tracekit.exporters._otlp_version import USER_AGENT
 
 __all__ = ["GrpcClient"]
@@ -128,19 +129,10 @@ def _channel(grpc: Any, settings: Settings) -> Any:
 
 
 def _after_s(metadata: Any) -> float | None:
-    """The pause that a RetryInfo in the details of an error asks for, in seconds."""
-    details = next((value for key, value in metadata if key == _DETAILS), None)
-    if details is None:
-        return None
+    """The pause that the details of an error ask for, in seconds."""
+    details = next((value for key, value in metadata if key == _DETAILS), b"")
     try:
-        from google.rpc.error_details_pb2 import RetryInfo
-        from google.rpc.status_pb2 import Status
-
-        for detail in Status.FromString(details).details:
-            info = RetryInfo()
-            if detail.Unpack(info):
-                seconds: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
-                return min(max(seconds, 0.0), LONGEST_PAUSE_S)
-    except Exception:  # not installed, or not what it should be
+        after_s = read_status(details).after_s
+    except ValueError:
         return None
-    return None
+    return None if after_s is None else min(after_s, LONGEST_PAUSE_S)

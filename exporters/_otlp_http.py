@@ -38,6 +38,7 @@ from tracekit.exporters._otlp_answer import (
     words,
 )
 from tracekit.exporters._otlp_settings import Settings, Signal, tls_context
+from tracekit.exporters._otlp_status import read_status
 from tracekit.exporters._otlp_version import USER_AGENT
 
 __all__ = ["HttpClient"]
@@ -206,10 +207,8 @@ class HttpClient:
         elif isinstance(cause, http.client.HTTPException):
             said, retry = "the server does not speak HTTP", False
         else:
-            said, retry = (
-                f"{cause}",
-                isinstance(cause, (ProtocolError, urllib3.exceptions.TimeoutError)),
-            )
+            said = str(cause)
+            retry = isinstance(cause, (ProtocolError, urllib3.exceptions.TimeoutError))
         through = "the proxy: " if isinstance(error, urllib3.exceptions.ProxyError) else ""
         return Answer(False, message=words(through + said, self._secrets), retry=retry)
 
@@ -317,10 +316,8 @@ def _said(response: urllib3.BaseHTTPResponse, content: bytes) -> str:
     """The words in the body of a refusal: a google.rpc.Status, or any text."""
     if "protobuf" in response.headers.get("content-type", ""):
         try:
-            from google.rpc.status_pb2 import Status
-
-            return str(Status.FromString(content).message)
-        except Exception:  # not installed, or not a status
+            return read_status(content).message
+        except ValueError:
             return ""
     return content[:_PIECE].decode("utf-8", "replace")
 
@@ -342,7 +339,7 @@ def _after_s(text: str | None) -> float | None:
         return min(float(text), LONGEST_PAUSE_S)
     try:
         date = parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError):
+    except (ArithmeticError, LookupError, TypeError, ValueError):
         return None
     date = date if date.tzinfo else date.replace(tzinfo=timezone.utc)
     seconds = (date - datetime.now(timezone.utc)).total_seconds()

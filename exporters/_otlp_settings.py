@@ -195,14 +195,10 @@ def _exporters(signal: Signal, env: Mapping[str, str]) -> list[str]:
 
 
 def _check_installed(protocol: str) -> None:
-    needed = [("opentelemetry.proto", "opentelemetry-proto", "otlp")]
-    if protocol == "grpc":
-        needed += [
-            ("grpc", "grpcio", "otlp-grpc"),
-            ("google.rpc", "googleapis-common-protos", "otlp"),
-        ]
-    else:
-        needed.append(("urllib3", "urllib3", "otlp"))
+    needed = [
+        ("opentelemetry.proto", "opentelemetry-proto", "otlp"),
+        ("grpc", "grpcio", "otlp-grpc") if protocol == "grpc" else ("urllib3", "urllib3", "otlp"),
+    ]
     for module, package, extra in needed:
         try:
             found = find_spec(module) is not None

@@ -81,13 +81,13 @@ def partial(rejected: int, message: str = "", signal: str = "traces") -> bytes:
 
 
 class OtlpServer:
-    """Serves on a free port of this machine until the ``with`` block ends.
+    """Serves on a port of this machine, a free one unless told, until the ``with`` block ends.
 
     Requests are answered by the script, in the order they come, and then with plain successes.
     As a proxy it answers requests for other hosts itself, and passes tunnels on.
     """
 
-    def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.replies = deque(replies)
         self.received: list[Received] = []
         self.tunnels: list[Mapping[str, str]] = []
@@ -95,7 +95,7 @@ class OtlpServer:
         self.ended = Event()
         """Set when the client has ended a connection that hung, trickled or had no end."""
         self.stopping = Event()
-        self._server = _Server(self, tls)
+        self._server = _Server(self, tls, port)
         self._thread = Thread(target=self._server.serve_forever, args=(0.01,))
 
     @property
@@ -126,8 +126,8 @@ class OtlpServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
 
-    def __init__(self, owner: OtlpServer, tls: ssl.SSLContext | None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, owner: OtlpServer, tls: ssl.SSLContext | None, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.owner, self.tls = owner, tls
         self._open: list[socket.socket] = []
 

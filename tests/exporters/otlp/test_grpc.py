@@ -16,17 +16,15 @@ import pytest
 
 grpc = pytest.importorskip("grpc")
 
-from google.protobuf.any_pb2 import Any as AnyMessage  # noqa: E402
-from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo  # noqa: E402
-from google.rpc.status_pb2 import Status  # noqa: E402
-
 from tests.exporters.otlp.certificates import Certificates, make_certificates  # noqa: E402
 from tests.exporters.otlp.server import partial, request  # noqa: E402
+from tests.exporters.otlp.statuses import delay, status_bytes  # noqa: E402
 from tracekit.exporters._otlp_client import Answer, Client, connect, deliver  # noqa: E402
 from tracekit.exporters._otlp_settings import Settings, Signal, read_settings  # noqa: E402
 
 SHORT_S = 0.5
 DETAILS = "grpc-status-details-bin"
+OTHER = ("type.googleapis.com/google.rpc.ErrorInfo", b"\x0a\x01x")
 
 
 @dataclass(frozen=True)
@@ -130,19 +128,9 @@ def client_of() -> Iterator[Callable[..., Client]]:
 ClientOf = Callable[..., Client]
 
 
-def details(*messages: Any) -> tuple[tuple[str, bytes], ...]:
+def details(*parts: tuple[str, bytes]) -> tuple[tuple[str, bytes], ...]:
     """The trailing metadata that carries these details of an error."""
-    packed = []
-    for message in messages:
-        packed.append(AnyMessage())
-        packed[-1].Pack(message)
-    return ((DETAILS, Status(details=packed).SerializeToString()),)
-
-
-def retry_info(seconds: int, nanos: int = 0) -> RetryInfo:
-    info = RetryInfo()
-    info.retry_delay.seconds, info.retry_delay.nanos = seconds, nanos
-    return info
+    return ((DETAILS, status_bytes("", *parts)),)
 
 
 def test_a_request_arrives_as_the_protocol_says(serve: Serve, client_of: ClientOf) -> None:
@@ -258,9 +246,9 @@ def test_an_exhausted_server_is_asked_again_only_if_it_says_when(
 ) -> None:
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
     server = serve(
-        Refusal(exhausted, "", details(ErrorInfo(reason="x"), retry_info(2, 500_000_000))),
-        Refusal(exhausted, "", details(retry_info(100_000))),
-        Refusal(exhausted, "", details(ErrorInfo(reason="x"))),
+        Refusal(exhausted, "", details(OTHER, delay(2, 500_000_000))),
+        Refusal(exhausted, "", details(delay(100_000))),
+        Refusal(exhausted, "", details(OTHER)),
         Refusal(exhausted, "", ((DETAILS, b"\xff\xff"),)),
     )
     client = client_of(server)
@@ -275,8 +263,8 @@ def test_an_exhausted_server_is_asked_again_only_if_it_says_when(
 
 def test_the_pause_that_a_server_asks_for_is_passed_on(serve: Serve, client_of: ClientOf) -> None:
     server = serve(
-        Refusal(grpc.StatusCode.UNAVAILABLE, "", details(retry_info(9))),
-        Refusal(grpc.StatusCode.INTERNAL, "", details(retry_info(9))),
+        Refusal(grpc.StatusCode.UNAVAILABLE, "", details(delay(9))),
+        Refusal(grpc.StatusCode.INTERNAL, "", details(delay(9))),
     )
     client = client_of(server)
     assert client.send(request()) == Answer(False, 0, "gRPC UNAVAILABLE", True, 9.0)

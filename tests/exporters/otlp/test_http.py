@@ -19,10 +19,9 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from google.rpc.status_pb2 import Status
-
 from tests.exporters.otlp.certificates import Certificates, make_certificates
 from tests.exporters.otlp.server import OtlpServer, Reply, partial, request
+from tests.exporters.otlp.statuses import status_bytes
 from tracekit.exporters._otlp_client import Answer, Client, connect
 from tracekit.exporters._otlp_settings import Settings, Signal, read_settings
 
@@ -194,7 +193,7 @@ def test_every_other_refusal_is_for_good(server: OtlpServer, status: int) -> Non
 
 
 def test_the_status_in_a_refusal_is_read(server: OtlpServer) -> None:
-    body = Status(code=3, message="no such tenant").SerializeToString()
+    body = status_bytes("no such tenant")
     assert (
         answer_to(server, Reply(400, body=body)).message == "HTTP 400 Bad Request: no such tenant"
     )
@@ -210,7 +209,14 @@ def test_a_pause_in_seconds_is_passed_on(server: OtlpServer, text: str, seconds:
     assert answer_to(server, Reply(503, {"Retry-After": text})).after_s == seconds
 
 
-@pytest.mark.parametrize("text", ["soon", "-3", "1.5", "nan", "Mon, 99 Foo 2026", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("soon", "-3", "1.5", "nan", "", "Mon, 99 Foo 2026"),
+        f"Mon, 30 Nov {'9' * 20} 00:00:00 GMT",
+        "Mon, 30 Nov 2026 00:00:00 +999999",
+    ],
+)
 def test_a_pause_that_makes_no_sense_is_none(server: OtlpServer, text: str) -> None:
     answer = answer_to(server, Reply(429, {"Retry-After": text}))
     assert (answer.retry, answer.after_s) == (True, None)
