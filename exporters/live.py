@@ -11,47 +11,29 @@ import json
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.dataset.conversion import run_json
 from tracekit.dataset.coverage import LiveExport
 from tracekit.exporters import _otel_names as names
 from tracekit.exporters._folding import BUDGET, fit
-from tracekit.exporters._new_parts import NewParts, Outside
-from tracekit.exporters._otel_resource import Resources, given_resource
-from tracekit.exporters._otel_spans import OtelEvent, OtelLink, OtelSpan, Portion, RunIds, Shared
+from tracekit.exporters._live_run import LiveRun, Source
+from tracekit.exporters._new_parts import Outside
+from tracekit.exporters._otel_resource import given_resource
+from tracekit.exporters._otel_spans import OtelEvent, OtelLink, OtelSpan, Portion, Shared
 from tracekit.exporters._otlp_client import Client, connect, deliver
 from tracekit.exporters._otlp_settings import read_settings
 from tracekit.exporters._otlp_version import VERSION
 from tracekit.exporters._sampling import Chooser, Rule
 from tracekit.exporters._step_traces import attach, by_rank, events_of, is_step, nested, step_spans
-from tracekit.exporters._values import values
 
 __all__ = ["LiveExporter", "Rule", "Source", "export_live"]
 
 _LOOK_EVERY_S = 1.0
-_HELD_FOR_S = 30.0
-"""How long a step waits for the ranks that have not ended it."""
 _MOST_EVENTS = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What is exported: an attempt of a run, the ranks of one host.
-
-    ``host`` is the host's eight digits in file names, ``ranks`` how many ranks it has.
-    """
-
-    run_dir: Path
-    attempt: int
-    host: str
-    ranks: int
 
 
 def export_live(source: Source, rule: Rule) -> LiveExporter:
@@ -81,15 +63,10 @@ class LiveExporter:
         rule: Rule,
         given: Mapping[str, str] | None = None,
     ) -> None:
-        self._source, self._client, self._given = source, client, dict(given or {})
-        self._parts = NewParts(source.run_dir, source.attempt, source.host, source.ranks)
+        self._source, self._client = source, client
+        self._live = LiveRun(source, given or {})
         self._chooser = Chooser(rule)
         self.served = LiveExport(source.attempt, endpoint, rule.text())
-        self._ids: RunIds | None = None
-        self._resources: Resources | None = None
-        self._known_ranks: set[int] = set()
-        self._newest: deque[tuple[float, int]] = deque()
-        self._aged = -1
         self._first_ns: dict[int, int] = {}
         self._last_ns: dict[int, int] = {}
         self._outside: dict[int, list[OtelEvent]] = {}
@@ -134,46 +111,12 @@ class LiveExporter:
         return time.monotonic() >= self._deadline
 
     def _serve(self) -> None:
-        found = self._parts.look()
-        self._learn()
-        for new in found:
+        for new in self._live.look():
             self._serve_outside(new)
-        for number, spans, events in self._parts.steps(self._due()):
+        for number, spans, events in self._live.steps(self._ending.is_set()):
             self._serve_step(number, spans, events)
 
-    def _due(self) -> int | None:
-        """Up to which step all is there that will come; at the end that is everything."""
-        if self._ending.is_set():
-            return None
-        now, newest = time.monotonic(), self._parts.newest
-        if newest > (self._newest[-1][1] if self._newest else self._aged):
-            self._newest.append((now, newest))
-        # A rank that hangs, or never came, does not keep the others' steps for ever.
-        while self._newest and now - self._newest[0][0] > _HELD_FOR_S:
-            self._aged = self._newest.popleft()[1]
-        return max(self._parts.complete, self._aged)
-
-    def _learn(self) -> None:
-        """Who the ranks are, as far as it is known by now."""
-        source = self._source
-        if self._ids is None or self._resources is None:
-            said = run_json(source.run_dir)
-            uid = str(said.get("uid") or source.run_dir.resolve().name)
-            label = str(said.get("label") or source.run_dir.name)
-            self._ids = RunIds(uid, source.attempt)
-            self._resources = Resources(uid, label, source.attempt, self._given)
-        folder = source.run_dir / f"attempt-{source.attempt:03d}" / "ranks"
-        for path in folder.glob(f"rank-*.{source.host}-*.json"):
-            if path.name.count(".") == 2:
-                with contextlib.suppress(OSError, ValueError):
-                    rank = int(path.name[5:10])
-                    if rank not in self._known_ranks:
-                        self._resources.learn(rank, "rank", path.read_text())
-                        self._known_ranks.add(rank)
-
     def _serve_step(self, number: int, rows: pa.Table, events: pa.Table) -> None:
-        assert self._ids is not None
-        assert self._resources is not None
         tops = rows.filter(pc.equal(rows["kind"], "step"))
         duration = pc.max(tops["duration_ns"]).as_py() or 0
         kinds = set(pc.unique(rows["kind"]).to_pylist())
@@ -184,12 +127,12 @@ class LiveExporter:
             self.served.left_steps += 1
             self.served.left_spans += len(rows)
             return
-        step = step_spans(self._ids, number, rows, self._resources.domain)
+        step = step_spans(self._live.ids, number, rows, self._live.resources.domain)
         told = events_of(events)
         for rank, spans in step.by_rank.items():
             attach(spans, told.get(rank, []))
             step.by_rank[rank] = nested(self._marked(spans, reason), b"")
-        kept, left = fit(self._ids, step.by_rank, {min(step.by_rank)}, self._budget())
+        kept, left = fit(self._live.ids, step.by_rank, {min(step.by_rank)}, self._budget())
         self.served.folded += left
         if self._send(kept):
             self.served.steps += 1
@@ -198,8 +141,7 @@ class LiveExporter:
 
     def _marked(self, spans: list[OtelSpan], reason: str) -> list[OtelSpan]:
         """The spans of a rank; its root says why it is here, and leads to the run."""
-        assert self._ids is not None
-        link = OtelLink(self._ids.trace(None), self._ids.run_span())
+        link = OtelLink(self._live.ids.trace(None), self._live.ids.run_span())
         why = (names.SAMPLE_REASON, reason)
         return [
             span._replace(attributes=(*span.attributes, why), links=(*span.links, link))
@@ -210,38 +152,32 @@ class LiveExporter:
 
     def _budget(self) -> int:
         """This host's part of the spans of one trace."""
-        assert self._resources is not None
-        world = max((self._resources.world_size(rank) for rank in self._known_ranks), default=0)
+        world = max((self._live.resources.world_size(rank) for rank in self._live.ranks), default=0)
         share = self._source.ranks / world if world else 1.0
         return max(int(BUDGET * min(share, 1.0)), self._source.ranks)
 
     def _serve_outside(self, new: Outside) -> None:
         """What belongs to no step goes to the trace of the run."""
-        assert self._ids is not None
-        assert self._resources is not None
-        facts = (values(new.facts[column]) for column in ("rank", "name", "value"))
-        self._resources.learn_all(zip(*facts, strict=True))
         for rank, told in events_of(new.events).items():
             known = self._outside.setdefault(rank, [])
             known += told[: _MOST_EVENTS - len(known)]
         if len(new.spans):
-            self._send(by_rank(self._ids, new.spans.sort_by([("start_ns", "ascending")])))
+            self._send(by_rank(self._live.ids, new.spans.sort_by([("start_ns", "ascending")])))
 
     def _serve_run(self) -> None:
         """The spans around everything, when it is over."""
-        if self._ids is None or not self._last_ns or self._given_up():
+        if not self._last_ns or self._given_up():
             return
-        shared = Shared(self._ids.trace(None), "train_run", ((names.SHARED["kind"], "run"),))
-        whole = self._ids.run_span()
+        shared = Shared(self._live.ids.trace(None), "train_run", ((names.SHARED["kind"], "run"),))
+        whole = self._live.ids.run_span()
         found: dict[int, list[OtelSpan]] = {}
         for rank, last in self._last_ns.items():
             first, events = self._first_ns[rank], tuple(self._outside.get(rank, ()))
-            id_ = self._ids.run_span(rank)
+            id_ = self._live.ids.run_span(rank)
             found[rank] = [OtelSpan(shared, id_, whole, first, last, (), events)]
         if 0 in found:
             first, last = min(self._first_ns.values()), max(self._last_ns.values())
-            assert self._resources is not None
-            links = tuple(self._resources.parent_links())
+            links = tuple(self._live.resources.parent_links())
             found[0].append(OtelSpan(shared, whole, b"", first, last, (), (), links))
         self._send(found)
 
@@ -249,8 +185,9 @@ class LiveExporter:
         """Send until it is taken, refused, or too late; False where some of it is left."""
         from tracekit.exporters._otel_proto import requests
 
-        assert self._resources is not None
-        portions = [Portion(self._resources.of(rank), some) for rank, some in spans.items() if some]
+        portions = [
+            Portion(self._live.resources.of(rank), some) for rank, some in spans.items() if some
+        ]
         for rank, some in spans.items():
             for span in some:
                 self._first_ns[rank] = min(span.start_ns, self._first_ns.get(rank, span.start_ns))
