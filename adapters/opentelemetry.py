@@ -92,7 +92,7 @@ class TracekitSpanExporter(SpanExporter):
 
 
 def _say(error: Exception) -> None:
-    say_once(f"a span of OpenTelemetry was not recorded: {type(error).__name__}: {error}")
+    say_once(f"a span of OpenTelemetry was not recorded as it is: {type(error).__name__}: {error}")
 
 
 class _Place(NamedTuple):
@@ -121,6 +121,9 @@ class _Book:
         if len(self.open) >= MOST_OPEN or not _is_new(span, key, self.places):
             return
         type_ = self.type_of(span)
+        if recorder.pause.on:  # recording costs nothing now, to be compared with
+            self.open[key] = type_, []
+            return
         token = type_.begin()
         self.place(span, key, token)
         self.open[key] = type_, token
@@ -138,16 +141,21 @@ class _Book:
             token = type_.begin()
             _by_time(token, start)
             self.place(span, key, token)
-        elif token and start < token[3] - _SOON_NS:  # made afterwards, with times of the past
+        elif not token:
+            return
+        elif start < token[3] - _SOON_NS:  # made afterwards, with times of the past
             _by_time(token, start)
         assert type_ is not None
-        if token:
-            token[3] = start
-            renamed = self.type_of(span)
-            if renamed is not type_:
-                token[2] += renamed.what - type_.what
+        token[3] = start
+        renamed = self.type_of(span)
+        if renamed is not type_:
+            token[2] += renamed.what - type_.what
         failed = span.status.status_code is StatusCode.ERROR
-        type_.end(token, _attributes(span, self.is_folded(span)), failed, at=end)
+        attributes: dict[str, Any] = {}
+        try:
+            attributes = _attributes(span, self.is_folded(span))
+        finally:  # the span is worth more than its attributes, and must not stay open
+            type_.end(token, attributes, failed, at=end)
 
     def place(self, span: ReadableSpan, key: Key, token: Token) -> None:
         """Put a begun span under its parent where both are in one step; remember where it is."""

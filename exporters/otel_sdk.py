@@ -11,6 +11,7 @@ from itertools import chain, islice
 from tracekit.dataset import Run
 from tracekit.errors import MissingDependency, TracekitError
 from tracekit.exporters._otel_names import SCOPE
+from tracekit.exporters._otel_resource import given_resource
 from tracekit.exporters._otel_spans import Items, OtelSpan, Portion, Shared
 from tracekit.exporters._otlp_version import VERSION
 from tracekit.exporters._records import Choice
@@ -53,7 +54,8 @@ def export(run: Run, span_exporter: SpanExporter, choice: Choice | None = None) 
     """
     done = HandedOver()
     with unobserved():
-        hand_over(chain.from_iterable(Traces(run, choice or Choice())), span_exporter, done)
+        traces = Traces(run, choice or Choice(), given=given_resource())
+        hand_over(chain.from_iterable(traces), span_exporter, done)
     if done.failed:
         raise TracekitError(
             f"{type(span_exporter).__name__} did not take {done.failed:,} of"

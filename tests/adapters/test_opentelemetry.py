@@ -405,7 +405,7 @@ def test_what_is_remembered_of_spans_is_bounded(
     assert len(tape.spans("call")) == 50
 
 
-def test_a_span_that_cannot_be_recorded_is_said_and_not_raised(
+def test_a_span_that_is_odd_is_recorded_without_attributes_and_said_and_not_raised(
     tape: Tape, tracer: Tracer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder._current, "_said", set())
@@ -418,7 +418,22 @@ def test_a_span_that_cannot_be_recorded_is_said_and_not_raised(
         with tracer.start_as_current_span("call"):
             pass
     said = [text for text in caplog.messages if "odd span" in text]
-    assert said == ["tracekit: a span of OpenTelemetry was not recorded: RuntimeError: odd span"]
+    assert said == [
+        "tracekit: a span of OpenTelemetry was not recorded as it is: RuntimeError: odd span"
+    ]
+    assert (len(tape.spans("call")), tape.open_spans()) == (3, [])
+
+
+def test_nothing_is_recorded_while_recording_pauses(tape: Tape, tracer: Tracer) -> None:
+    recorder.pause.on = True
+    try:
+        with tracer.start_as_current_span("call"):
+            pass
+        late = tracer.start_span("late")
+    finally:
+        recorder.pause.on = False
+    late.end()
+    assert (tape.spans(), tape.open_spans(), adapter._book.open) == ([], [], {})
 
 
 def test_threads_that_make_spans_at_once_lose_none(

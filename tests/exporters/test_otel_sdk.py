@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -201,3 +203,27 @@ def test_steps_can_be_chosen(run: Run) -> None:
 
 def steps_of(spans: Iterable[ReadableSpan]) -> Iterator[object]:
     return ((span.attributes or {}).get("dl.iteration") for span in spans)
+
+
+def test_the_examples_in_the_documentation_run(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "opentelemetry-sdk.md"
+    examples = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert len(examples) == 3
+    printed = ""
+    for example in examples:
+        done = subprocess.run(
+            [sys.executable, "-c", example],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    assert printed.count('"name": "train_step"') == 3
+    with open_run(tmp_path / "runs" / "with-otel") as run:
+        rows = [row for row in run.table("spans").to_pylist() if row["name"] == "GET /shard"]
+    assert [(row["step"], row["lane"]) for row in rows] == [
+        (number, "otel:my.dataset") for number in range(3)
+    ]

@@ -30,7 +30,7 @@ _LOCK_S = 1.0
 
 def check(span_exporter: Any) -> None:
     """Raise ``UsageError`` for what is no exporter."""
-    if not callable(getattr(span_exporter, "export", None)):
+    if isinstance(span_exporter, type) or not callable(getattr(span_exporter, "export", None)):
         raise UsageError(
             f"span_exporter= needs a SpanExporter of OpenTelemetry, not {span_exporter!r}"
         )
@@ -118,7 +118,7 @@ class Handover:
         ending, asked = self._ending, self._asked
         try:
             self._turn(ending)
-        except BaseException as error:  # an exporter that wants to exit ends nothing but its batch
+        except Exception as error:
             say_once(f"spans were not handed over: {type(error).__name__}: {error}")
         with self._changed:
             self._answered = asked
@@ -130,6 +130,10 @@ class Handover:
         with self._reading:
             self._look()
         for tail in list(self._tails.values()):
+            self._drain(tail, ending)
+
+    def _drain(self, tail: Tail, ending: bool) -> None:
+        try:
             while True:
                 with self._reading:
                     portion = tail.read(ending)
@@ -139,8 +143,10 @@ class Handover:
                 hand_over([portion], self.span_exporter, self.done)
                 if self.done.failed > failed:
                     say_once(f"{self._name} did not take spans: {self.done.reason}")
-            if tail.missed:
-                say_once(f"{self._name} is too slow: spans were removed before it came to them")
+        except BaseException as error:  # an exporter that wants to exit ends nothing but its batch
+            say_once(f"spans were not handed over: {type(error).__name__}: {error}")
+        if tail.missed:
+            say_once(f"{self._name} is too slow: spans were removed before it came to them")
 
     def _look(self) -> None:
         for key, place in self._places().items():

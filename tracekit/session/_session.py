@@ -310,6 +310,8 @@ class Session:
                         note_exception(made)
                 made.close()
                 recorder.remove(made)
+            if self.handover is not None:
+                self.handover.look()
             self._writers.clear()
             if self._stacks is not None:
                 self._stacks.close()

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tracekit.dataset.decode import Origin, decode
 from tracekit.exporters._otel_names import SHARED
-from tracekit.exporters._otel_resource import Resources
+from tracekit.exporters._otel_resource import Resources, given_resource
 from tracekit.exporters._otel_spans import (
     Items,
     OtelSpan,
@@ -46,7 +46,7 @@ class Tail:
         self._journal = open_journal(place.journal_dir / f"{place.stem}{HEAD_SUFFIX}")
         self._slots: dict[int, list[Run]] = {}
         """What of the segments was read."""
-        self._next = 0
+        self._next = min(self._journal.segments, default=0)
         """The first segment of which something may be left."""
         self._facts = 0
         self._extent: tuple[int, int] | None = None
@@ -137,7 +137,10 @@ class Tail:
         label = str(journal.identity.get("label") or "")
         key = ids.uid, label, journal.rank
         if self._resources is None or self._resources[0] != key:
-            self._resources, self._facts = (key, Resources(ids.uid, label, ids.attempt)), 0
+            self._resources, self._facts = (
+                (key, Resources(ids.uid, label, ids.attempt, given_resource())),
+                0,
+            )
             self._resources[1].learn(
                 journal.rank, "rank", json.dumps(journal.identity, default=str)
             )
