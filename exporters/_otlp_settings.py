@@ -263,13 +263,13 @@ def _split(given: _Given) -> SplitResult:
 
 def _shown(given: _Given) -> str:
     """An endpoint without what could be a secret."""
-    bare = re.split("[?#]", given.text.removeprefix("//"))[0]
-    return repr(re.sub(r"(://|^).*@", r"\1…@", bare)[:100])
+    bare = re.sub(r"(://|^).*@", r"\1…@", given.text.removeprefix("//"))
+    return repr(re.split("[?#]", bare)[0][:100])
 
 
 def _headers(look: _Lookup, protocol: str, argument: Mapping[str, str] | None) -> Mapping[str, str]:
     found: dict[str, str] = {}
-    if argument is not None:
+    if argument:
         name, pairs = "headers", list(argument.items())
     else:
         given = look.find("HEADERS")
@@ -341,7 +341,8 @@ def _check_certificates(look: _Lookup, settings: Settings) -> None:
 
 def _check_readable(given: _Given) -> None:
     try:
-        Path(given.text).read_bytes()
+        with open(given.text, "rb") as file:
+            file.read(1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a path"
         raise UsageError(f"{given.name}: {given.text!r}: {reason}") from error

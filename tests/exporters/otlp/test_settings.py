@@ -111,6 +111,12 @@ def test_arguments_win_over_the_environment() -> None:
     assert (settings.protocol, settings.headers) == ("grpc", {"c": "3"})
 
 
+def test_empty_arguments_are_as_good_as_none() -> None:
+    env = variables({"ENDPOINT": "http://c", "HEADERS": "a=1"})
+    settings = read_settings("traces", env, endpoint="", protocol="", headers={})
+    assert settings == read_settings("traces", env)
+
+
 def test_the_variable_of_the_signal_wins_over_the_general_one() -> None:
     general = {"HEADERS": "a=1", "TIMEOUT": "1", "COMPRESSION": "gzip", "PROTOCOL": "grpc"}
     special = {
@@ -202,7 +208,8 @@ def test_an_impossible_endpoint_of_grpc_is_refused(endpoint: str, reason: str) -
 
 def test_what_an_endpoint_hides_is_never_said() -> None:
     assert "hunter2" not in refusal(variables({"ENDPOINT": "me:hunter2@c:4318"}))
-    assert "hunter2" not in refusal(variables({"ENDPOINT": "http://me:hunter2/x@c"}))
+    for endpoint in ("http://me:hunter2/x@c", "http://me:hunter2?x@c", "http://me:hunter2#x@c"):
+        assert "hunter2" not in refusal(variables({"ENDPOINT": endpoint}))
     assert "hunter2" not in refusal(variables({"ENDPOINT": "http://c:x?key=hunter2"}))
     assert "hunter2" not in read(ENDPOINT="http://c?key=hunter2").target
 
