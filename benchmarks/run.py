@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-BENCHMARKS = ("span_cost", "training_cost", "communication", "convert", "analysis", "kill")
+BENCHMARKS = ("span_cost", "training_cost", "communication", "convert", "analysis", "otlp", "kill")
 ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = {True: "yes", False: "NO", None: "-"}
 

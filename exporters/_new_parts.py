@@ -163,5 +163,6 @@ def _read_beside(path: Path, table: str) -> pa.Table:
 def _read(path: Path, table: str) -> pa.Table:
     schema = TABLES[table]
     with pq.ParquetFile(path) as file:
-        there = [name for name in schema.names if name in file.schema_arrow.names]
+        names = set(file.schema_arrow.names)
+        there = [name for name in schema.names if name in names]
         return cast(file.read(columns=there), schema)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
@@ -70,15 +70,15 @@ def _add(
         span.end_time_unix_nano = end
         size += len(encoded) + 48
         if attributes:
-            _set(span.attributes, attributes)
+            _set(span.attributes.add, attributes)
             size += 40 * len(attributes)
         for event in events:
             added = span.events.add(name=event.name, time_unix_nano=event.time_ns)
-            _set(added.attributes, event.attributes)
+            _set(added.attributes.add, event.attributes)
             size += 60 + 40 * len(event.attributes)
         for link in links:
             linked = span.links.add(trace_id=link.trace_id, span_id=link.span_id, flags=_SAMPLED)
-            _set(linked.attributes, link.attributes)
+            _set(linked.attributes.add, link.attributes)
             size += 40 + 40 * len(link.attributes)
     return size
 
@@ -90,26 +90,25 @@ def _encode_shared(shared: Shared) -> bytes:
         kind=Span.SPAN_KIND_INTERNAL,
         flags=_SAMPLED,
     )
-    _set(span.attributes, shared.attributes)
+    _set(span.attributes.add, shared.attributes)
     if shared.error:
         span.status.code = Status.STATUS_CODE_ERROR
     encoded: bytes = span.SerializeToString()
     return encoded
 
 
-def _set(into: list[KeyValue], attributes: Items) -> None:
+def _set(add: Callable[..., Any], attributes: Items) -> None:
     for name, value in attributes:
-        added = into.add()  # type: ignore[attr-defined]
-        added.key = name
+        held = add(key=name).value
         kind = type(value)
-        if kind is str:
-            added.value.string_value = value
+        if kind is int:
+            held.int_value = value
+        elif kind is str:
+            held.string_value = value
         elif kind is bool:
-            added.value.bool_value = value
-        elif kind is int:
-            added.value.int_value = value
+            held.bool_value = value
         else:
-            added.value.double_value = value
+            held.double_value = value
 
 
 def _resource(resource: Items) -> Resource:
@@ -118,7 +117,7 @@ def _resource(resource: Items) -> Resource:
         if len(_resources) > 1 << 12:
             _resources.clear()
         made = _resources[resource] = Resource()
-        _set(made.attributes, resource)
+        _set(made.attributes.add, resource)
     return made
 
 

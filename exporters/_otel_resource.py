@@ -19,6 +19,8 @@ __all__ = ["Resources", "given_resource", "instance_id"]
 
 _NAMESPACE = UUID("6f1c4f4e-9a0b-5c1d-8a52-7d7b0a5f2c11")
 _SERVICE = "tracekit"
+_OF_HOST = ("host.name", "host.id", names.WORLD_SIZE, *names.SETTINGS.values())
+"""What all ranks of a host say alike."""
 _FACTS = ("clock", "environment", "otel_parent", "rank", "role")
 
 
@@ -103,6 +105,13 @@ class Resources:
     def of_run(self) -> Items:
         """The resource of what belongs to no rank."""
         return self._made({"service.instance.id": instance_id(self._uid, self._attempt, -1)})
+
+    def of_host(self) -> Items:
+        """The resource of what speaks for all ranks that are known, those of one host."""
+        rank = min(self._ranks, default=-1)
+        instance = instance_id(f"{self._uid}/{self.host(rank)}", self._attempt, -1)
+        shared = {name: value for name, value in self.of(rank) if name in _OF_HOST}
+        return self._made({**shared, "service.instance.id": instance})
 
     def of(self, rank: int) -> Items:
         """The resource of a rank."""

@@ -6,12 +6,13 @@ which encoders turn into bytes once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tracekit.exporters._otel_names import OPEN, RANK, SHARED, VARYING
@@ -26,9 +27,9 @@ __all__ = [
     "Portion",
     "RunIds",
     "Shared",
+    "by_rank",
     "clean",
     "clean_time",
-    "from_rows",
     "items",
 ]
 
@@ -97,6 +98,8 @@ class RunIds:
     def __init__(self, uid: str, attempt: int) -> None:
         self.uid, self.attempt = uid, attempt
         self._steps: dict[int | None, bytes] = {None: run_trace_id(uid, attempt)}
+        self.shared = _Known(self)
+        """What spans of all ranks have in common, by the values of their rows."""
 
     def trace(self, step: int | None) -> bytes:
         """The trace of a step; without one, that of the run."""
@@ -116,7 +119,6 @@ class RunIds:
         """What gives the ids of a rank's spans; what they have in common is hashed once."""
         copy = blake2b(f"span\0{self.uid}\0{self.attempt}\0{rank}\0".encode(), digest_size=8).copy
 
-        @lru_cache(maxsize=1 << 10)  # parents are asked for again and again
         def span_id(sequence: int) -> bytes:
             hashed = copy()
             hashed.update(b"%d" % sequence)
@@ -165,100 +167,86 @@ def clean_time(time_ns: int) -> int:
     return min(max(time_ns, 0), _INT64 - 1)
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Where rows become spans; the constant parts are remembered."""
+class _Known(dict[tuple[Any, ...], Shared]):
+    """What rows with the same values have in common; made when it is first asked for."""
 
-    ids: RunIds
-    rank: int
-    shared: dict[tuple[Any, ...], Shared] = field(default_factory=dict)
+    def __init__(self, ids: RunIds) -> None:
+        super().__init__()
+        self._ids = ids
 
-    def common(self, key: tuple[Any, ...]) -> Shared:
-        """What the rows with these values have in common."""
-        found = self.shared.get(key)
-        if found is None:
-            name, error, is_open, *columns = key
-            named = zip(SHARED.items(), columns, strict=True)
-            attributes = [
-                (attribute, clean(value))
-                for (column, attribute), value in named
-                if value is not None and value != _UNSAID.get(column)
-            ]
-            if is_open:
-                attributes.append((OPEN, True))
-            step = columns[_STEP]
-            found = Shared(
-                self.ids.trace(step), str(clean(name or "span")), tuple(attributes), error
-            )
-            if len(self.shared) > 1 << 13:
-                self.shared.clear()
-            self.shared[key] = found
-        return found
+    def __missing__(self, key: tuple[Any, ...]) -> Shared:
+        name, status, is_open, *columns = key
+        attributes = [
+            (attribute, clean(value))
+            for (column, attribute), value in zip(SHARED.items(), columns, strict=True)
+            if value is not None and value != _UNSAID.get(column)
+        ]
+        if is_open:
+            attributes.append((OPEN, True))
+        trace_id = self._ids.trace(columns[_STEP])
+        if len(self) > 1 << 13:
+            self.clear()
+        made = Shared(trace_id, str(clean(name or "span")), tuple(attributes), status == "error")
+        self[key] = made
+        return made
 
 
 _STEP = list(SHARED).index("step")
+_SEQ, _LAUNCH = VARYING["collective_seq"], VARYING["launch_ns"]
 
 
-def from_rows(
+def by_rank(
     rows: pa.Table,
     ids: RunIds,
-    rank: int,
     extra: Mapping[int, Items] | None = None,
     links: Mapping[int, tuple[OtelLink, ...]] | None = None,
-    first: int = 0,
-) -> Iterator[OtelSpan]:
-    """The rows of one rank as spans, in their order.
+) -> dict[int, list[OtelSpan]]:
+    """Rows as spans, in their order.
 
     A span of kind step is the root of its rank in the trace of the step; a span without a parent
     that belongs to no step hangs on the rank's span ``train_run``. ``extra`` and ``links`` add to a
-    row by its place; ``first`` is the place of the first row.
+    row by its place.
     """
-    maker = _Rows(ids, rank)
-    common, span_id, run_span = maker.common, ids.spans_of(rank), ids.run_span(rank)
-    shared = zip(
-        values(rows["name"]),
-        [status == "error" for status in values(rows["status"])],
-        values(rows["is_open"]),
-        *(values(rows[column]) for column in SHARED),
-        strict=True,
+    found: dict[int, list[OtelSpan]] = {}
+    known, current = ids.shared, None
+    keys = zip(
+        *(values(rows[column]) for column in ("name", "status", "is_open", *SHARED)), strict=True
     )
-    sequences, launches, attributes = (
-        values(rows[column]) for column in ("collective_seq", "launch_ns", "attributes")
-    )
-    kinds, steps = values(rows["kind"]), values(rows["step"])
-    numbers, parents = values(rows["span_id"]), values(rows["parent_id"])
-    starts, durations = values(rows["start_ns"]), values(rows["duration_ns"])
-    of_rank = (RANK, rank)  # again, for viewers that do not show the resource
-    seq_name, launch_name = VARYING["collective_seq"], VARYING["launch_ns"]
-    extra, links = extra or {}, links or {}
-    for place, key in enumerate(shared):
-        where = first + place
-        own: Items = ()
-        if sequences[place] is not None:
-            own = ((seq_name, sequences[place]),)
-        if launches[place] is not None:
-            own += ((launch_name, launches[place]),)
-        if attributes[place]:
-            own += items(attributes[place])
-        parent, number = parents[place], numbers[place]
-        start = clean_time(starts[place])
-        if kinds[place] == "step":
-            parent_id = b""
-            own = (of_rank, *own)
+    columns = (
+        "rank", "span_id", "parent_id", "kind", "step", "collective_seq", "launch_ns", "attributes",
+    )  # fmt: skip
+    others = zip(*(values(rows[column]) for column in columns), strict=True)
+    for place, (key, start, end, other) in enumerate(zip(keys, *_times(rows), others, strict=True)):
+        rank, number, parent, kind, step, seq, launch, attributes = other
+        if rank != current:
+            current, spans = rank, found.setdefault(rank, [])
+            span_id, run_span = ids.spans_of(rank), ids.run_span(rank)
+            parent_id = lru_cache(maxsize=1 << 10)(span_id)  # the same few again and again
+            of_rank = ((RANK, rank),)  # again, for viewers that do not show the resource
+        own: Items = () if seq is None else ((_SEQ, seq),)
+        if launch is not None:
+            own += ((_LAUNCH, launch),)
+        if attributes:
+            own += items(attributes)
+        if kind == "step":
+            under, own = b"", of_rank + own
         elif parent is not None:
-            parent_id = span_id(parent)
+            under = parent_id(parent)
         else:
-            parent_id = run_span if steps[place] is None else b""
-        yield OtelSpan(
-            common(key),
-            span_id(number),
-            parent_id,
-            start,
-            clean_time(start + max(durations[place], 0)),
-            own + extra[where] if where in extra else own,
-            (),
-            links.get(where, ()),
-        )
+            under = run_span if step is None else b""
+        if extra and place in extra:
+            own += extra[place]
+        linked = links.get(place, ()) if links else ()
+        spans.append(OtelSpan(known[key], span_id(number), under, start, end, own, (), linked))
+    return found
+
+
+def _times(rows: pa.Table) -> tuple[list[int], list[int]]:
+    """Starts and ends as the protocol can hold them, no end before its start."""
+    starts = np.maximum(rows["start_ns"].to_numpy(), 0)
+    durations = np.maximum(rows["duration_ns"].to_numpy(), 0)
+    ends = starts + np.minimum(durations, _INT64 - 1 - starts)
+    return starts.tolist(), ends.tolist()
 
 
 def total(portions: Iterable[Portion]) -> int:

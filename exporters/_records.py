@@ -85,7 +85,8 @@ def _batches(run: Run, table: str, columns: Sequence[str]) -> Iterator[pa.Table]
     for source in run.sources[table]:
         if isinstance(source, Path):
             with pq.ParquetFile(source) as file:
-                there = [name for name in columns if name in file.schema_arrow.names]
+                names = set(file.schema_arrow.names)
+                there = [name for name in columns if name in names]
                 for batch in file.iter_batches(_ROWS, columns=there):
                     yield cast(pa.Table.from_batches([batch]), schema)
         else:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +17,9 @@ from tracekit.exporters._otel_spans import (
     OtelSpan,
     RunIds,
     Shared,
+    by_rank,
     clean,
     clean_time,
-    from_rows,
     items,
 )
 from tracekit.exporters._values import Value, values
@@ -30,7 +29,6 @@ __all__ = [
     "ByRank",
     "Step",
     "attach",
-    "by_rank",
     "events_of",
     "is_step",
     "nested",
@@ -87,25 +85,7 @@ def step_spans(ids: RunIds, number: int, rows: pa.Table, domain: Callable[[int],
             if wait.wait_ns > skew:
                 skew, last = wait.wait_ns, ranks[source]
         extra[row] = parts
-    return Step(by_rank(ids, rows, extra, links), skew, last)
-
-
-def by_rank(
-    ids: RunIds,
-    rows: pa.Table,
-    extra: Mapping[int, Items] | None = None,
-    links: Mapping[int, tuple[OtelLink, ...]] | None = None,
-) -> ByRank:
-    """Rows sorted by rank as spans; ``extra`` and ``links`` add to a row by its place."""
-    ranks = rows["rank"].to_numpy()
-    bounds = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
-    found: ByRank = {}
-    for low, high in pairwise(bounds):
-        if low < high:
-            some = rows.slice(low, high - low)
-            rank = int(ranks[low])
-            found[rank] = list(from_rows(some, ids, rank, extra, links, low))
-    return found
+    return Step(by_rank(rows, ids, extra, links), skew, last)
 
 
 def events_of(rows: pa.Table) -> dict[int, list[OtelEvent]]:

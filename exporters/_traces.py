@@ -21,6 +21,7 @@ from tracekit.exporters._otel_spans import (
     Portion,
     RunIds,
     Shared,
+    by_rank,
     clean_time,
 )
 from tracekit.exporters._records import Choice, Records, read_records
@@ -28,7 +29,6 @@ from tracekit.exporters._step_traces import (
     ByRank,
     Step,
     attach,
-    by_rank,
     events_of,
     is_step,
     nested,
@@ -94,7 +94,7 @@ class Traces:
         for rows in events.values():
             for rank, some in events_of(rows).items():
                 left.setdefault(rank, []).extend(some)
-        outside = by_rank(self.ids, spans[None]) if None in spans else {}
+        outside = by_rank(spans[None], self.ids) if None in spans else {}
         yield self._moved(self._of_run(outside, left, roots))
 
     def _whole(self, number: int, step: Step) -> tuple[list[Portion], OtelSpan]:

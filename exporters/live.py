@@ -23,12 +23,12 @@ from tracekit.exporters._folding import BUDGET, fit
 from tracekit.exporters._live_run import LiveRun, Source
 from tracekit.exporters._new_parts import Outside
 from tracekit.exporters._otel_resource import given_resource
-from tracekit.exporters._otel_spans import OtelEvent, OtelLink, OtelSpan, Portion, Shared
+from tracekit.exporters._otel_spans import OtelEvent, OtelLink, OtelSpan, Portion, Shared, by_rank
 from tracekit.exporters._otlp_client import Client, connect, deliver
 from tracekit.exporters._otlp_settings import read_settings
 from tracekit.exporters._otlp_version import VERSION
 from tracekit.exporters._sampling import Chooser, Rule
-from tracekit.exporters._step_traces import attach, by_rank, events_of, is_step, nested, step_spans
+from tracekit.exporters._step_traces import attach, events_of, is_step, nested, step_spans
 
 __all__ = ["LiveExporter", "Rule", "Source", "export_live"]
 
@@ -162,7 +162,7 @@ class LiveExporter:
             known = self._outside.setdefault(rank, [])
             known += told[: _MOST_EVENTS - len(known)]
         if len(new.spans):
-            self._send(by_rank(self._live.ids, new.spans.sort_by([("start_ns", "ascending")])))
+            self._send(by_rank(new.spans, self._live.ids))
 
     def _serve_run(self) -> None:
         """The spans around everything, when it is over."""

@@ -56,7 +56,8 @@ class Run:
         for source in self.sources[name]:
             if isinstance(source, Path):
                 file = pq.ParquetFile(source)
-                there = [column for column in schema.names if column in file.schema_arrow.names]
+                names = set(file.schema_arrow.names)
+                there = [column for column in schema.names if column in names]
                 source = file.read(columns=there)
             parts.append(cast(source, schema))
         return pa.concat_tables(parts).unify_dictionaries()

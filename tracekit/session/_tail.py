@@ -17,7 +17,7 @@ from tracekit.exporters._otel_spans import (
     Portion,
     RunIds,
     Shared,
-    from_rows,
+    by_rank,
 )
 from tracekit.journal.reader import HEAD_SUFFIX, Segment, open_journal
 from tracekit.journal.records import Records, read_records
@@ -126,7 +126,7 @@ class Tail:
         if self._extent is not None:
             first, last = min(first, self._extent[0]), max(last, self._extent[1])
         self._extent = first, last
-        return list(from_rows(rows, ids, journal.rank))
+        return by_rank(rows, ids).get(journal.rank, [])
 
     def _resource(self) -> Items:
         return self._known_facts().of(self._journal.rank)
