@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "ATTEMPT",
+    "CLASS",
     "CLOCK_DOMAIN",
     "FOLDED",
     "FOLDED_COUNT",
@@ -103,11 +104,15 @@ SETTINGS = {
 }
 """Environment variables that become attributes of the resource."""
 
+CLASS = "tracekit.class"
+"""The class of a share, an attribute of its points."""
 METRICS = {
     "tracekit.step.duration": "how long steps took",
+    "tracekit.steps": "steps that are over",
     "tracekit.samples": "samples that were trained on",
-    "tracekit.step.share": "what part of the step's time a class took",
+    "tracekit.step.share": "what part of the steps' time a class took",
     "tracekit.wait": "how long the rank waited for others, per step",
-    "tracekit.loss": "the last loss",
+    "tracekit.loss": "the last loss that is a number",
+    "tracekit.loss.nonfinite": "losses that were infinite or no number",
     "tracekit.memory": "memory in use",
 }
