@@ -47,7 +47,8 @@ def write_json(run: Run, choice: otlp.Choice, output: Path | None, now: bool) ->
 
 def _amount(traces: otlp.Traces, spans: int) -> str:
     folded = f" ({traces.folded:,} more stand in aggregates)" if traces.folded else ""
-    return f"{spans:,} spans of {traces.steps:,} steps{folded}"
+    steps = "1 step" if traces.steps == 1 else f"{traces.steps:,} steps"
+    return f"{spans:,} spans of {steps}{folded}"
 
 
 def _traces(run: Run, choice: otlp.Choice, now: bool) -> otlp.Traces:
