@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,10 +64,15 @@ def export(run: Run, span_exporter: SpanExporter, choice: Choice | None = None) 
     return done.taken
 
 
-def hand_over(portions: Iterable[Portion], span_exporter: SpanExporter, done: HandedOver) -> None:
-    """Hand spans to an exporter in batches, counting in ``done``; raises nothing of its own."""
+def hand_over(
+    portions: Iterable[Portion],
+    span_exporter: SpanExporter,
+    done: HandedOver,
+    give_up: Callable[[], bool] = lambda: False,
+) -> None:
+    """Hand spans to an exporter in batches, counting in ``done``; what it raises is counted too."""
     spans = (span for portion in portions for span in readable(portion))
-    while batch := list(islice(spans, BATCH)):
+    while not give_up() and (batch := list(islice(spans, BATCH))):
         try:
             failed = span_exporter.export(batch) is SpanExportResult.FAILURE
             reason = "it said so, and not why"

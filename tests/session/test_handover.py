@@ -355,6 +355,28 @@ def test_an_exporter_that_hangs_does_not_hold_the_process(end: str, tmp_path: Pa
     assert said.count("\n") == 1
 
 
+def test_an_exporter_that_is_too_slow_for_the_end_is_left_alone_after_it(tmp_path: Path) -> None:
+    script = """
+    class Slow(SpanExporter):
+        taken = 0
+        def export(self, spans):
+            time.sleep(1)
+            Slow.taken += len(spans)
+    begin(Slow())
+    train(5000)
+    tracekit.stop()
+    time.sleep(2)
+    taken = Slow.taken
+    time.sleep(2)
+    sys.exit(0 if taken == Slow.taken < 10_000 else 1)
+    """
+    code, said = finished(process(tmp_path, script))
+    assert code == 0
+    assert said == (
+        "tracekit: Slow did not take the last spans within 5 s: they are in the run alone\n"
+    )
+
+
 def test_a_forked_child_hands_nothing_over_and_does_not_wait(tmp_path: Path) -> None:
     script = """
     import warnings

@@ -53,7 +53,7 @@ class Handover:
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._asked = self._answered = 0
-        self._ending = False
+        self._ending = self._given_up = False
         self._end_by: float | None = None
         # A provider that was made before shuts its exporters down at exit; whoever registers later
         # is called earlier.
@@ -84,9 +84,10 @@ class Handover:
             self._changed.notify_all()
             rest = self._end_by - time.monotonic()
             if not self._changed.wait_for(lambda: self._answered >= wanted, max(0.0, rest)):
+                self._given_up = self._ending
                 say_once(
                     f"{self._name} did not take the last spans within {_END_S:.0f} s:"
-                    f" {self.done.taken:,} were handed over, the others are in the run alone"
+                    " they are in the run alone"
                 )
 
     def finish(self) -> None:
@@ -109,13 +110,15 @@ class Handover:
                     with self._changed:
                         self._changed.wait_for(lambda: self._asked > self._answered, _EVERY_S)
         finally:
+            self._tails.clear()  # they hold the memory of files that may be removed
             with self._changed:
                 self._answered = sys.maxsize
                 self._changed.notify_all()
 
     def _turned(self) -> bool:
         """Hand over what there is, whatever the exporter does; whether that was the last time."""
-        ending, asked = self._ending, self._asked
+        asked = self._asked  # first: who asks for the end has said so before
+        ending = self._ending
         try:
             self._turn(ending)
         except Exception as error:
@@ -134,13 +137,13 @@ class Handover:
 
     def _drain(self, tail: Tail, ending: bool) -> None:
         try:
-            while True:
+            while not self._given_up:
                 with self._reading:
                     portion = tail.read(ending)
                 if portion is None:
                     break
                 failed = self.done.failed
-                hand_over([portion], self.span_exporter, self.done)
+                hand_over([portion], self.span_exporter, self.done, lambda: self._given_up)
                 if self.done.failed > failed:
                     say_once(f"{self._name} did not take spans: {self.done.reason}")
         except BaseException as error:  # an exporter that wants to exit ends nothing but its batch
