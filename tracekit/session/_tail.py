@@ -47,7 +47,7 @@ class Tail:
         self._slots: dict[int, list[Run]] = {}
         """What of the segments was read."""
         self._next = min(self._journal.segments, default=0)
-        """The first segment of which something may be left."""
+        """The segment behind the last one that was read to its end."""
         self._facts = 0
         self._extent: tuple[int, int] | None = None
         self._resources: tuple[tuple[str, str, int], Resources] | None = None
@@ -77,8 +77,9 @@ class Tail:
             spans = self._spans(records)
             self._slots[number] = merge([*self._slots.get(number, []), *records.taken])
             if finished:
-                self.missed += max(0, number - self._next)
-                self._next = number + 1
+                skipped = range(self._next, number)
+                self.missed += sum(missing not in journal.segments for missing in skipped)
+                self._next = max(self._next, number + 1)
                 self._slots.pop(number)
                 journal.segments[number] = Segment(number, segment.path, _READ)
             if spans:
