@@ -45,7 +45,8 @@ class LiveMetrics:
     def wait(self) -> Sent:
         """Wait until that is over, and report."""
         self._thread.join(max(self._deadline - time.monotonic(), 0.0) + 1.0)
-        sent = Sent(self._settings.otlp.target) if self._metrics is None else self._metrics.sent
+        nothing = Sent(self._settings.otlp.target, finished=not self._thread.is_alive())
+        sent = nothing if self._metrics is None else self._metrics.sent
         sent.message = sent.message or self._message
         return sent
 

@@ -9,7 +9,10 @@ from statistics import median
 
 from tracekit.errors import UsageError
 
-__all__ = ["Chooser", "Rule"]
+__all__ = ["NO_TRACES", "Chooser", "Rule"]
+
+NO_TRACES = "none"
+"""Instead of a rule: metrics alone are exported."""
 
 _HISTORY = 50
 _LEAST_HISTORY = 10

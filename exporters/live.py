@@ -1,4 +1,4 @@
-"""Live export by OTLP from a node's agent: the steps that a rule chooses, as soon as they are over.
+"""Live export by OTLP from a node's agent: metrics, and the steps that a rule chooses.
 
 What is exported is read from the parts that the agent writes, so nothing is queued in memory and
 nothing is lost while a backend is away. A thread of its own sends: the agent never waits for it.
@@ -13,39 +13,78 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.dataset.coverage import LiveExport
+from tracekit.errors import TracekitError
 from tracekit.exporters import _otel_names as names
 from tracekit.exporters._folding import BUDGET, fit
 from tracekit.exporters._live_run import LiveRun, Source
+from tracekit.exporters._metric_settings import read_metric_settings
 from tracekit.exporters._new_parts import Outside
 from tracekit.exporters._otel_resource import given_resource
 from tracekit.exporters._otel_spans import OtelEvent, OtelLink, OtelSpan, Portion, Shared, by_rank
 from tracekit.exporters._otlp_client import Client, connect, deliver
-from tracekit.exporters._otlp_settings import read_settings
+from tracekit.exporters._otlp_settings import exporter_of, read_settings
 from tracekit.exporters._otlp_version import VERSION
-from tracekit.exporters._sampling import Chooser, Rule
+from tracekit.exporters._sampling import NO_TRACES, Chooser, Rule
 from tracekit.exporters._step_traces import attach, events_of, is_step, nested, step_spans
 
-__all__ = ["LiveExporter", "Rule", "Source", "export_live"]
+if TYPE_CHECKING:
+    from tracekit.exporters._live_metrics import LiveMetrics
+
+__all__ = ["LiveExporter", "Rule", "Signals", "Source", "export_live"]
 
 _LOOK_EVERY_S = 1.0
 _MOST_EVENTS = 128
 
 
-def export_live(source: Source, rule: Rule) -> LiveExporter:
-    """Begin to export to where the standard environment says.
+def export_live(source: Source, rule: str) -> Signals:
+    """Begin to export to where the standard environment says: traces by a rule, and metrics.
 
-    Raises ``UsageError`` or ``MissingDependency`` where that cannot be done.
+    With the rule ``NO_TRACES`` metrics alone. Raises ``UsageError`` or ``MissingDependency`` where
+    that cannot be done; a session has told already of metrics that cannot be sent.
     """
-    settings = read_settings("traces")
-    client = connect(settings, "traces")
-    exporter = LiveExporter(source, client, settings.target, rule, given_resource())
-    exporter.start()
-    return exporter
+    traces = metrics = None
+    if rule != NO_TRACES:
+        settings = read_settings("traces")
+        client = connect(settings, "traces")
+        traces = LiveExporter(source, client, settings.target, Rule.parse(rule), given_resource())
+    if exporter_of("metrics") == "otlp":
+        with contextlib.suppress(TracekitError):
+            from tracekit.exporters._live_metrics import LiveMetrics
+
+            metrics = LiveMetrics(source, read_metric_settings())
+    return Signals(traces, metrics)
+
+
+class Signals:
+    """What leaves a host while its ranks train. Neither signal waits for the other."""
+
+    def __init__(self, traces: LiveExporter | None, metrics: LiveMetrics | None) -> None:
+        self._traces, self._metrics = traces, metrics
+        if traces is not None:
+            traces.start()
+        if metrics is not None:
+            metrics.start()
+
+    def finish(self, bound_s: float) -> list[str]:
+        """Export what is left, for so long at most; returns what went wrong. All is written."""
+        wrong = []
+        if self._metrics is not None:
+            self._metrics.end(bound_s)
+        if self._traces is not None:
+            served = self._traces.finish(bound_s)
+            if served.left_spans or served.refused or served.rejected:
+                wrong.append(f"{served.endpoint}: {served.message}")
+        if self._metrics is not None:
+            sent = self._metrics.wait()
+            if sent.refused or sent.rejected or not sent.finished:
+                wrong.append(f"{sent.endpoint}: {sent.message}")
+        return wrong
 
 
 class LiveExporter:

@@ -169,7 +169,9 @@ class RunMetrics:
     def close(self, deadline: float) -> None:
         """Send the last numbers, until a time of the monotonic clock; never longer."""
         self._exporter.deadline = deadline
-        if self._provider is not None:
+        if self._provider is None:
+            self.sent.finished = True
+        else:
             # The SDK's own shutdown waits for whatever an exporter does.
             closing = threading.Thread(target=self._shut_down, name="tracekit-flush", daemon=True)
             closing.start()

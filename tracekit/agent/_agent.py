@@ -31,7 +31,7 @@ from tracekit.model import host8, kind_code
 from tracekit.model.record import RecordType
 
 if TYPE_CHECKING:
-    from tracekit.exporters.live import LiveExporter
+    from tracekit.exporters.live import Signals
 
 __all__ = ["Agent", "main"]
 
@@ -66,7 +66,7 @@ class Agent:
         self._shipped: dict[str, float] = {}
         self._logged: set[str] = set()
         self._ending = False
-        self._live: LiveExporter | None = None
+        self._live: Signals | None = None
 
     def run(self) -> int:
         """Serve until all ranks are gone and shipped; 0 also when another agent does it."""
@@ -100,16 +100,15 @@ class Agent:
     def _start_live(self) -> None:
         told = self.options
         if told.otlp is not None:
-            from tracekit.exporters.live import Rule, Source, export_live
+            from tracekit.exporters.live import Source, export_live
 
             source = Source(told.run_dir, told.attempt, told.host, told.ranks)
-            self._live = export_live(source, Rule.parse(told.otlp))
+            self._live = export_live(source, told.otlp)
 
     def _end_live(self) -> None:
         if self._live is not None:
-            served = self._live.finish(_FLUSH_WITHIN_S)
-            if served.left_spans or served.refused or served.rejected:
-                self._log(f"{served.endpoint}: {served.message}")
+            for wrong in self._live.finish(_FLUSH_WITHIN_S):
+                self._log(wrong)
 
     def _end(self, *_: Any) -> None:
         self._ending = True

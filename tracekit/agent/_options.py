@@ -14,7 +14,7 @@ class AgentOptions:
 
     ``host`` is the host's eight digits in file names, ``ranks`` how many ranks are expected on
     it; ``stall_s`` replaces the least time after which a step counts as stalled. ``otlp`` is the
-    rule by which steps are exported live, None: none is.
+    rule by which steps are exported live, ``none``: metrics alone, None: nothing is.
     """
 
     run_dir: Path

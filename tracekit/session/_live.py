@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.errors import TracekitError
+from tracekit.errors import MissingDependency, TracekitError
 from tracekit.recorder import say_once
 
 __all__ = ["live_rule"]
@@ -11,7 +11,7 @@ _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def live_rule(asked: bool | str | None, told: str | None) -> str | None:
-    """The rule by which steps are exported; None: none are.
+    """The rule by which steps are exported, ``none`` for metrics alone; None: nothing is.
 
     ``asked`` is the argument of ``start``, ``told`` the variable ``TRACEKIT_OTLP``; where neither
     says anything, the standard environment of OpenTelemetry decides. Raises ``UsageError`` or
@@ -21,12 +21,15 @@ def live_rule(asked: bool | str | None, told: str | None) -> str | None:
     if asked is False or (asked is None and told is not None and told.lower() in _OFF):
         return None
     from tracekit.exporters._otlp_settings import asked_for, exporter_of, read_settings
-    from tracekit.exporters._sampling import Rule
+    from tracekit.exporters._sampling import NO_TRACES, Rule
 
     if asked is None and told is None and not asked_for():
         return None
-    if exporter_of("traces") == "none":
-        return None
+    with_traces, with_metrics = (exporter_of(it) == "otlp" for it in ("traces", "metrics"))
+    if with_metrics:
+        with_metrics = _metrics_can_be_sent(asked is not None)
+    if not with_traces:
+        return NO_TRACES if with_metrics else None
     try:
         text = asked if isinstance(asked, str) else told or ""
         rule = Rule.parse("" if text.lower() in _ON else text)
@@ -37,3 +40,17 @@ def live_rule(asked: bool | str | None, told: str | None) -> str | None:
         say_once(f"no live export: {error}")
         return None
     return rule.text()
+
+
+def _metrics_can_be_sent(raises: bool) -> bool:
+    """Whether the environment of metrics is right; packages that are missing are only told of."""
+    from tracekit.exporters._metric_settings import read_metric_settings
+
+    try:
+        read_metric_settings()
+    except TracekitError as error:
+        if raises and not isinstance(error, MissingDependency):
+            raise
+        say_once(f"no live metrics: {error}")
+        return False
+    return True
