@@ -28,7 +28,7 @@ class LiveMetrics:
         self._live = LiveRun(source, given_resource())
         self._settings = settings
         self._metrics: RunMetrics | None = None
-        self._message = ""
+        self._errors, self._message = 0, ""
         self._ending = threading.Event()
         self._deadline = math.inf
         self._thread = threading.Thread(target=self._run, name="tracekit-metrics", daemon=True)
@@ -47,7 +47,8 @@ class LiveMetrics:
         self._thread.join(max(self._deadline - time.monotonic(), 0.0) + 1.0)
         nothing = Sent(self._settings.otlp.target, finished=not self._thread.is_alive())
         sent = nothing if self._metrics is None else self._metrics.sent
-        sent.message = sent.message or self._message
+        if self._errors:
+            sent.errors, sent.message = self._errors, self._message
         return sent
 
     def _run(self) -> None:
@@ -63,6 +64,7 @@ class LiveMetrics:
         try:
             work()
         except Exception as error:
+            self._errors += 1
             self._message = f"{type(error).__name__}: {error}"[:200]
 
     def _serve(self) -> None:

@@ -46,8 +46,10 @@ class Sent:
     """Requests that it refused for good."""
     late: int = 0
     """Requests that nobody took in time; with cumulative temporality the next one makes it good."""
+    errors: int = 0
+    """Of ours: steps that could not be measured."""
     message: str = ""
-    """The last thing that a server or a socket had against it."""
+    """The last thing that went wrong."""
     finished: bool = False
     """Whether the last numbers were sent, taken or not."""
 

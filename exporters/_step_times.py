@@ -98,7 +98,7 @@ def step_times(rows: pa.Table, domain: Callable[[int], str]) -> dict[int, StepTi
     if "untraced_step" in names:
         untraced[place[mine & is_step & (name == names.index("untraced_step"))]] = True
     comm = np.flatnonzero(mine & (kind == _COMM))
-    waiting, unknown = _waits_of(rows.take(comm), raw[comm], ends[comm], domain)
+    waiting, unknown = _waits_of(rows.select(_FOR_CALLS).take(comm), raw[comm], ends[comm], domain)
     tails = _tails(rows, comm, mine & (kind == _PHASE), lanes, lane, raw, ends)
     sweep = _Sweep(begin, length)
     sweep.add_phases(some, lanes)

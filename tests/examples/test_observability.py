@@ -21,7 +21,7 @@ FILES = sorted(path for path in FOLDER.rglob("*.*") if path.suffix in (".yaml", 
 STACKS = ("jaeger", "tempo")
 
 CONVENTIONS = {"service.name", "service.instance.id", "host.name", "host.id"}
-OF_POINTS = {"tracekit.class"}
+OF_POINTS = {names.RANK, names.CLASS}
 """Attributes that only points of metrics have."""
 KIND_OF_ROOTS = "run"
 PINNED = re.compile(r"[\w./-]+:v?\d+\.\d+\.\d+")
