@@ -82,7 +82,7 @@ class Signals:
                 wrong.append(f"{served.endpoint}: {served.message}")
         if self._metrics is not None:
             sent = self._metrics.wait()
-            if sent.refused or sent.rejected or not sent.finished:
+            if sent.refused or sent.rejected or sent.errors or not sent.finished:
                 wrong.append(f"{sent.endpoint}: {sent.message}")
         return wrong
 
