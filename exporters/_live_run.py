@@ -85,6 +85,19 @@ class LiveRun:
         """Take the steps of which all is there that will come; at the end all that there are."""
         return self._parts.steps(None if ending else self._due())
 
+    @property
+    def unread(self) -> list[str]:
+        """What could not be read, with the reason."""
+        return self._parts.unread
+
+    def late(self) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        """Take what came after its step was taken: of a rank that others did not wait for."""
+        return self._parts.late()
+
+    def tallies(self) -> Iterator[tuple[int, int, int, set[str]]]:
+        """Take all that there are without looking into them: see ``NewParts.tallies``."""
+        return self._parts.tallies()
+
     def _due(self) -> int:
         now, newest = time.monotonic(), self._parts.newest
         if newest > (self._newest[-1][1] if self._newest else self._aged):

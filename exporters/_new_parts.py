@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,7 +27,10 @@ class _Part:
     rank: int
     first: int
     last: int
-    """The steps it has rows of; the last is below the first where it has none."""
+    """The steps it has rows of."""
+    rows: int
+    late_to: int
+    """Up to which step others had been taken before it came."""
 
 
 @dataclass(slots=True)
@@ -80,7 +85,9 @@ class NewParts:
         steps = rows["step"]
         bounds = pc.min_max(steps).as_py()
         if bounds["min"] is not None:
-            known.parts.append(_Part(path, rank, bounds["min"], bounds["max"]))
+            known.parts.append(
+                _Part(path, rank, bounds["min"], bounds["max"], len(rows), self._taken)
+            )
             ended = pc.and_(pc.equal(rows["kind"], "step"), pc.invert(rows["is_open"]))
             last = pc.max(steps.filter(ended)).as_py()
             known.ended = max(known.ended, -1 if last is None else last)
@@ -111,35 +118,81 @@ class NewParts:
         """Take the steps up to one, None: all there are: number, spans by rank, events."""
         last = self._last if through is None else through
         while self._taken < last:
-            ahead = [p for k in self._ranks.values() for p in k.parts if p.last > self._taken]
+            ahead = self._ahead()
             following = min((max(part.first, self._taken + 1) for part in ahead), default=last + 1)
             if following > last:
                 self._taken = max(self._taken, last)
                 break
-            yield from self._some(following, min(last, following + _STEPS_AT_ONCE - 1), ahead)
+            yield from self._some(following, min(last, following + _at_once(ahead) - 1), ahead)
         for known in self._ranks.values():
-            known.parts = [part for part in known.parts if part.last > self._taken]
+            known.parts = [p for p in known.parts if p.last > self._taken or p.first <= p.late_to]
+
+    def late(self) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        """Take what came after its step was taken: of a rank that others did not wait for."""
+        for part in [part for known in self._ranks.values() for part in known.parts]:
+            last, part.late_to = min(part.late_to, part.last), -1
+            if part.first <= last:
+                yield from _read_steps([part], part.first, last)
+
+    def _ahead(self) -> list[_Part]:
+        return [p for k in self._ranks.values() for p in k.parts if p.last > self._taken]
 
     def _some(
         self, first: int, last: int, ahead: list[_Part]
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         """The steps of a range, read at once: a part holds many."""
         here = [part for part in ahead if part.first <= last and part.last >= first]
-        order = [("step", "ascending"), ("rank", "ascending")]
-        spans = _rows(here, "spans", first, last).sort_by([*order, ("start_ns", "ascending")])
-        events = _rows(here, "events", first, last).sort_by([*order, ("time_ns", "ascending")])
-        numbers = pc.unique(spans["step"]).to_pylist()
-        for number in numbers:
-            self._taken = number
-            yield (
-                number,
-                spans.filter(pc.equal(spans["step"], number)),
-                events.filter(pc.equal(events["step"], number)),
-            )
+        for step in _read_steps(here, first, last):
+            self._taken = step[0]
+            yield step
         self._taken = last
 
+    def tallies(self) -> Iterator[tuple[int, int, int, set[str]]]:
+        """Take all that there are without looking into them: step, how many spans, how long the
+        longest of kind step is, and whether one is of kind checkpoint."""
+        columns = ["step", "kind", "duration_ns"]
+        found: dict[int, tuple[int, int, bool]] = {}
+        for part in self._ahead():
+            rows = _read(part.path, "spans", columns)
+            for step, kind, duration in zip(*(rows[c].to_pylist() for c in columns), strict=True):
+                if step is not None and step > self._taken:
+                    count, longest, saves = found.get(step, (0, 0, False))
+                    longest = max(longest, duration) if kind == "step" else longest
+                    found[step] = count + 1, longest, saves or kind == "checkpoint"
+        for step, (count, longest, saves) in sorted(found.items()):
+            self._taken = step
+            yield step, count, longest, {"checkpoint"} if saves else set()
 
-_STEPS_AT_ONCE = 32
+
+def _read_steps(
+    parts: list[_Part], first: int, last: int
+) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    order = [("step", "ascending"), ("rank", "ascending")]
+    spans = _rows(parts, "spans", first, last).sort_by([*order, ("start_ns", "ascending")])
+    events = _rows(parts, "events", first, last).sort_by([*order, ("time_ns", "ascending")])
+    told = dict(_by_step(events))
+    for number, rows in _by_step(spans):
+        yield number, rows, told.get(number, events.slice(0, 0))
+
+
+def _at_once(ahead: list[_Part]) -> int:
+    """How many steps to read at once, so that a part is not read again and again."""
+    rows = sum(part.rows for part in ahead)
+    steps = max(part.last for part in ahead) - min(part.first for part in ahead) + 1
+    return max(_ROWS_AT_ONCE * steps // max(rows, 1), _LEAST_AT_ONCE)
+
+
+def _by_step(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each step; they are sorted by it."""
+    steps = rows["step"].to_numpy()
+    bounds = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
+    for low, high in pairwise(bounds):
+        if low < high:
+            yield int(steps[low]), rows.slice(low, high - low)
+
+
+_ROWS_AT_ONCE = 1 << 16
+_LEAST_AT_ONCE = 8
 
 
 def _rows(parts: list[_Part], table: str, first: int, last: int) -> pa.Table:
@@ -160,8 +213,10 @@ def _read_beside(path: Path, table: str) -> pa.Table:
         return TABLES[table].empty_table()
 
 
-def _read(path: Path, table: str) -> pa.Table:
+def _read(path: Path, table: str, columns: Sequence[str] | None = None) -> pa.Table:
     schema = TABLES[table]
+    if columns is not None:
+        schema = pa.schema([schema.field(column) for column in columns])
     with pq.ParquetFile(path) as file:
         names = set(file.schema_arrow.names)
         there = [name for name in schema.names if name in names]

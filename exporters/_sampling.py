@@ -16,6 +16,7 @@ NO_TRACES = "none"
 
 _HISTORY = 50
 _LEAST_HISTORY = 10
+_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ class Chooser:
         self.rule = rule
         self._times: deque[int] = deque(maxlen=_HISTORY)
         self._after_checkpoint = False
+        self._chosen: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
+
+    def known(self, step: int) -> str | None:
+        """Why a step was exported that was decided on before."""
+        return self.rule.reason(step) or dict(self._chosen).get(step)
 
     def reason(self, step: int, duration_ns: int, kinds: Collection[str]) -> str | None:
         """Why the step is exported; ``kinds`` are those of its spans."""
@@ -83,4 +89,6 @@ class Chooser:
         if why is None and rule.slow and len(times) >= _LEAST_HISTORY:
             why = "slow" if duration_ns > rule.slow * median(times) else None
         times.append(duration_ns)
+        if why is not None:
+            self._chosen.append((step, why))
         return why

@@ -82,7 +82,7 @@ class Signals:
                 wrong.append(f"{served.endpoint}: {served.message}")
         if self._metrics is not None:
             sent = self._metrics.wait()
-            if sent.refused or sent.rejected or sent.errors or not sent.finished:
+            if not sent.whole:
                 wrong.append(f"{sent.endpoint}: {sent.message}")
         return wrong
 
@@ -152,20 +152,35 @@ class LiveExporter:
     def _serve(self) -> None:
         for new in self._live.look():
             self._serve_outside(new)
+        if self._live.unread:
+            self.served.message = self._live.unread[-1]
+        for number, spans, events in self._live.late():
+            reason = self._chooser.known(number)
+            if reason is not None and self._given_up():
+                self.served.left_spans += len(spans)
+            elif reason is not None:
+                self._serve_step(number, spans, events, reason)
         for number, spans, events in self._live.steps(self._ending.is_set()):
-            self._serve_step(number, spans, events)
+            tops = spans.filter(pc.equal(spans["kind"], "step"))
+            duration = pc.max(tops["duration_ns"]).as_py() or 0
+            kinds = set(pc.unique(spans["kind"]).to_pylist())
+            reason = self._chooser.reason(number, duration, kinds)
+            if reason is not None and self._serve_step(number, spans, events, reason):
+                self.served.steps += 1
+            elif reason is not None:
+                self.served.left_steps += 1
+            if self._given_up():
+                self._count_the_rest()
+                break
 
-    def _serve_step(self, number: int, rows: pa.Table, events: pa.Table) -> None:
-        tops = rows.filter(pc.equal(rows["kind"], "step"))
-        duration = pc.max(tops["duration_ns"]).as_py() or 0
-        kinds = set(pc.unique(rows["kind"]).to_pylist())
-        reason = self._chooser.reason(number, duration, kinds)
-        if reason is None:
-            return
-        if self._given_up():
-            self.served.left_steps += 1
-            self.served.left_spans += len(rows)
-            return
+    def _count_the_rest(self) -> None:
+        for number, spans, duration, kinds in self._live.tallies():
+            if self._chooser.reason(number, duration, kinds) is not None:
+                self.served.left_steps += 1
+                self.served.left_spans += spans
+
+    def _serve_step(self, number: int, rows: pa.Table, events: pa.Table, reason: str) -> bool:
+        """Send a step; False where some of it is left."""
         step = step_spans(self._live.ids, number, rows, self._live.resources.domain)
         told = events_of(events)
         for rank, spans in step.by_rank.items():
@@ -173,10 +188,7 @@ class LiveExporter:
             step.by_rank[rank] = nested(self._marked(spans, reason), b"")
         kept, left = fit(self._live.ids, step.by_rank, {min(step.by_rank)}, self._budget())
         self.served.folded += left
-        if self._send(kept):
-            self.served.steps += 1
-        else:
-            self.served.left_steps += 1
+        return self._send(kept)
 
     def _marked(self, spans: list[OtelSpan], reason: str) -> list[OtelSpan]:
         """The spans of a rank; its root says why it is here, and leads to the run."""
