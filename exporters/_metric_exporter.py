@@ -46,12 +46,20 @@ class Sent:
     """Requests that it refused for good."""
     late: int = 0
     """Requests that nobody took in time; with cumulative temporality the next one makes it good."""
+    lost: int = 0
+    """Those of them that no other makes good."""
     errors: int = 0
     """Of ours: steps that could not be measured."""
     message: str = ""
     """The last thing that went wrong."""
     finished: bool = False
     """Whether the last numbers were sent, taken or not."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the server has all numbers."""
+        missing = self.refused or self.rejected or self.lost or self.errors
+        return self.finished and not missing
 
 
 class SendingExporter(MetricExporter):
@@ -63,6 +71,7 @@ class SendingExporter(MetricExporter):
         self.deadline = math.inf
         self.sent = Sent(settings.otlp.target)
         self._timeout_s = settings.timeout_s
+        self._forgets = settings.temporality != "cumulative"
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any
@@ -82,6 +91,7 @@ class SendingExporter(MetricExporter):
             return MetricExportResult.SUCCESS
         if answer.retry:
             sent.late += 1
+            sent.lost += self._forgets
         else:
             sent.refused += 1
         return MetricExportResult.FAILURE

@@ -43,7 +43,7 @@ _KINDS = {
 _COMPUTE, _EXPOSED, _OTHER = 0, 1, len(CLASSES) - 1
 _FIRST_REST = CLASSES.index("data")
 _RESTS = _OTHER - _FIRST_REST
-_WORK, _BLOCKED, _INTERRUPTED, _ANY_COMM, _WAIT, _FAMILY_OF_REST = range(6)
+_WORK, _BLOCKED, _INTERRUPTED, _ANY_COMM, _WAIT, _ON_DEVICE, _FAMILY_OF_REST = range(7)
 """Families of intervals; what is neither work nor communication has one for each of its kinds."""
 _FAMILIES = _FAMILY_OF_REST + _RESTS
 _LONGEST = np.iinfo(np.int64).max
@@ -257,7 +257,9 @@ class _Sweep:
         has_kernels = np.zeros(len(self._begin), np.bool_)
         has_kernels[rows.place[kernels]] = True
         phases, comm, rest = rows.kind == _PHASE, rows.kind == _COMM, rows.kind >= _REST
-        self._take(_WORK, rows, kernels | (phases & ~has_kernels[rows.place]))
+        # With a device timeline only kernels compute, whatever threads do meanwhile.
+        self._take(_ON_DEVICE, rows, kernels)
+        self._take(_WORK, rows, phases & ~has_kernels[rows.place])
         self._take(_ANY_COMM, rows, comm)
         any_kernels = bool(kernels.any())
         beside = [_beside(n) or (any_kernels and (n or "").startswith("stream:")) for n in lanes]
@@ -283,6 +285,7 @@ class _Sweep:
             classes[there[_FAMILY_OF_REST + rest]] = _FIRST_REST + rest
         classes[there[_ANY_COMM]] = _EXPOSED
         classes[there[_WORK] & ~there[_INTERRUPTED] & ~there[_BLOCKED]] = _COMPUTE
+        classes[there[_ON_DEVICE]] = _COMPUTE
         lengths = np.diff(edges)
         ranks = len(self._length)
         place = np.searchsorted(self._offset, edges[:-1], "right") - 1

@@ -42,7 +42,7 @@ DURATIONS_S = (
     *(0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
     *(10.0, 15.0, 20.0, 30.0, 50.0, 70.0, 100.0, 150.0, 200.0, 300.0, 600.0),
 )
-"""Upper bounds of the buckets of steps: a quantile is never off by more than half of itself."""
+"""Upper bounds of the buckets of a step's duration, six in a decade."""
 WAITS_S = (
     *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 600.0),
@@ -120,8 +120,11 @@ class RunMetrics:
         self._settings, self._resources = settings, resources
         self._exporter = SendingExporter(settings, connect(settings.otlp, "metrics"))
         self._provider: MeterProvider | None = None
+        self._is_broken = False
         self._ranks: dict[int, _Rank] = {}
         self._lock = threading.Lock()
+        self._durations: Any = None
+        self._waits: Any = None
 
     @property
     def sent(self) -> Sent:
@@ -141,7 +144,7 @@ class RunMetrics:
         """Take a step: the spans and events of all ranks of the host that have it."""
         found = step_times(spans, self._resources.domain)
         told = _told(events)
-        if not found and not told:
+        if self._is_broken or not (found or told):
             return
         if self._provider is None:
             self._begin()
@@ -197,15 +200,17 @@ class RunMetrics:
             export_interval_millis=1e3 * self._settings.interval_s,
             export_timeout_millis=1e3 * self._settings.timeout_s,
         )
-        self._provider = MeterProvider(
-            metric_readers=[reader],
-            resource=Resource(dict(self._resources.of_host())),
-            shutdown_on_exit=False,
-            views=[
-                View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(bounds))
-                for name, bounds in _BUCKETS.items()
-            ],
-        )
+        views = [
+            View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(bounds))
+            for name, bounds in _BUCKETS.items()
+        ]
+        resource = Resource(dict(self._resources.of_host()))
+        try:
+            self._provider = MeterProvider([reader], resource, shutdown_on_exit=False, views=views)
+        except Exception:
+            self._is_broken = True  # by a setting of the SDK; the next step would find it, too
+            reader.shutdown(timeout_millis=0)
+            raise
         meter = self._provider.get_meter(names.SCOPE, VERSION)
 
         def make(kind: str, name: str, unit: str, read: Any = None) -> Any:
@@ -246,7 +251,8 @@ class RunMetrics:
         return [
             Observation(share, {names.RANK: rank, names.CLASS: name})
             for rank, shares in found
-            for name, share in zip(CLASSES, shares or (), strict=False)
+            if shares is not None
+            for name, share in zip(CLASSES, shares, strict=True)
         ]
 
 
