@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain
 
 from tracekit.exporters._live_run import LiveRun, Source
 from tracekit.exporters._metric_settings import MetricSettings
@@ -47,8 +48,10 @@ class LiveMetrics:
         self._thread.join(max(self._deadline - time.monotonic(), 0.0) + 1.0)
         nothing = Sent(self._settings.otlp.target, finished=not self._thread.is_alive())
         sent = nothing if self._metrics is None else self._metrics.sent
-        if self._errors:
-            sent.errors, sent.message = self._errors, self._message
+        unread = self._live.unread
+        if self._errors or unread:
+            sent.errors = self._errors + len(unread)
+            sent.message = self._message or unread[-1]
         return sent
 
     def _run(self) -> None:
@@ -75,7 +78,7 @@ class LiveMetrics:
         for new in found:
             facts = (values(new.facts[column]) for column in ("rank", "name", "value"))
             metrics.learn(zip(*facts, strict=True))
-        for _, spans, events in self._live.steps(self._ending.is_set()):
+        for _, spans, events in chain(self._live.late(), self._live.steps(self._ending.is_set())):
             if time.monotonic() >= self._deadline:
                 break
             metrics.step(spans, events)

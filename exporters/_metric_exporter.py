@@ -49,7 +49,7 @@ class Sent:
     lost: int = 0
     """Those of them that no other makes good."""
     errors: int = 0
-    """Of ours: steps that could not be measured."""
+    """Of ours: parts and steps that could not be measured."""
     message: str = ""
     """The last thing that went wrong."""
     finished: bool = False

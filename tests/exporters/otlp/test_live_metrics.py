@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from tests.exporters.otlp.server import OtlpServer, Reply
+from tests.exporters.otlp.test_new_parts import HOST, Writer
 from tracekit.errors import UsageError
+from tracekit.exporters import _live_run
+from tracekit.exporters._live_metrics import LiveMetrics
+from tracekit.exporters._live_run import Source
 from tracekit.exporters._metric_settings import read_metric_settings
 from tracekit.model import CLASSES
 from tracekit.session._live import live_rule
@@ -118,6 +122,40 @@ def test_a_backend_of_metrics_that_is_away_does_not_hold_the_traces_up(tmp_path:
         )
         assert paths(traces) == {"/v1/traces"}
     assert f"localhost:{metrics.port}" in said
+
+
+def test_a_rank_that_nobody_waited_for_counts_when_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_live_run, "_HELD_FOR_S", 0.0)
+    writer = Writer(tmp_path)
+    with OtlpServer() as server:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+        live = LiveMetrics(Source(tmp_path, 0, HOST, 2), read_metric_settings(environ))
+        writer.write(0, 0, 5)
+        for _ in range(3):
+            live._serve()
+        writer.write(1, 0, 5)
+        live.start()
+        live.end(60.0)
+        told = live.wait()
+        found = newest(server)
+    assert found["tracekit.steps"] == {(0,): 6, (1,): 6}
+    assert "tracekit.wait" not in found
+    assert told.whole
+
+
+def test_a_part_that_cannot_be_read_is_told_of(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(0, 0, 5).write_bytes(b"")
+    with OtlpServer() as server:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+        live = LiveMetrics(Source(tmp_path, 0, HOST, 2), read_metric_settings(environ))
+        live.start()
+        live.end(60.0)
+        told = live.wait()
+    assert (told.errors, told.whole) == (1, False)
+    assert "spans" in told.message
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -10,21 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
 
-from tests.analysis.oracle import Span, partition
-from tests.analysis.runs import LENGTH, RANKS, STEPS, runs, tables_of
 from tests.exporters.otlp.server import OtlpServer, Reply, partial
 from tracekit.errors import UsageError
 from tracekit.exporters._metric_settings import MetricSettings, read_metric_settings
 from tracekit.exporters._otel_resource import Resources
-from tracekit.exporters._step_times import step_times
 from tracekit.exporters._values import values
 from tracekit.exporters.otel_metrics import DURATIONS_S, WAITS_S, RunMetrics, Sent
 from tracekit.model import CLASSES
 from tracekit.testing import RunBuilder
 
-ORDER = [("step", "ascending"), ("rank", "ascending"), ("start_ns", "ascending")]
 TYPES = ("gauge", "sum", "histogram")
 Points = dict[tuple[Any, ...], Any]
 
@@ -53,7 +49,7 @@ def of_step(rows: pa.Table, number: int) -> pa.Table:
     """As from parts: one chunk, sorted."""
     found = rows.filter(pc.equal(rows["step"], number)).unify_dictionaries().combine_chunks()
     time_ns = "start_ns" if "start_ns" in found.column_names else "time_ns"
-    return found.sort_by([*ORDER[:2], (time_ns, "ascending")])
+    return found.sort_by([("rank", "ascending"), (time_ns, "ascending")])
 
 
 def resources(run: RunBuilder) -> Resources:
@@ -64,10 +60,7 @@ def resources(run: RunBuilder) -> Resources:
 
 
 def sent(
-    server: OtlpServer,
-    run: RunBuilder,
-    missing: Collection[int] = (),
-    **variables: str,
+    server: OtlpServer, run: RunBuilder, missing: Collection[int] = (), **variables: str
 ) -> Sent:
     """All of a run's metrics in one export, the last."""
     metrics = RunMetrics(read(server, **variables), resources(run))
@@ -210,36 +203,6 @@ def test_shares_of_a_rank_add_up_to_one(server: OtlpServer, buckets: int, batchn
     assert shares[0, "checkpoint"] > 0 == shares[1, "checkpoint"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(spans=runs())
-def test_classes_and_waits_are_those_of_the_definitions(spans: list[Span]) -> None:
-    calls = [span.seq for span in spans if span.kind == "comm" and inside(span)]
-    spans = [
-        span
-        for span in spans
-        if inside(span) and (span.kind != "comm" or calls.count(span.seq) == RANKS)
-    ]
-    expected = partition(spans, RANKS)
-    rows = tables_of(spans)["spans"]
-    for number in range(STEPS):
-        for rank, times in step_times(of_step(rows, number), lambda rank: "").items():
-            wanted = dict(expected[rank, number])
-            exposed = wanted.pop("wait") + wanted.pop("queue") + wanted.pop("transfer")
-            assert times.classes == tuple(
-                exposed if name == "exposed_communication" else wanted.get(name, 0)
-                for name in CLASSES
-            )
-            assert times.wait == expected[rank, number]["wait"]
-            assert times.wall == LENGTH
-
-
-def inside(span: Span) -> bool:
-    """Whether it lies in its step."""
-    if span.step is None:
-        return False
-    return span.step * LENGTH <= span.start and span.end <= (span.step + 1) * LENGTH
-
-
 def test_where_members_are_elsewhere_no_wait_is_told(server: OtlpServer) -> None:
     sent(server, trained(4), missing={3})
     found = metrics_of(server)
@@ -380,6 +343,33 @@ def test_a_server_that_takes_nothing_does_not_hold_the_end(reply: Reply) -> None
         assert time.monotonic() < deadline + 10
         assert (metrics.sent.requests, metrics.sent.refused) == (0, 0)
         assert not metrics.sent.finished
+
+
+def test_what_the_sdk_does_not_take_is_told_once(
+    server: OtlpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", "sometimes")
+    run = trained(1)
+    metrics = RunMetrics(read(server), resources(run))
+    with pytest.raises(ValueError, match="sometimes"):
+        feed(metrics, run)
+    threads = threading.active_count()
+    feed(metrics, run)
+    assert threading.active_count() <= threads
+    metrics.close(time.monotonic() + 30)
+    assert server.received == []
+
+
+def test_with_delta_what_nobody_took_is_lost() -> None:
+    with OtlpServer(*[Reply(503)] * 100) as server:
+        run = trained(1)
+        told = sent(
+            server,
+            run,
+            OTEL_METRIC_EXPORT_TIMEOUT="1",
+            OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE="delta",
+        )
+    assert (told.requests, told.late, told.lost, told.whole) == (0, 1, 1, False)
 
 
 def test_nothing_is_sent_of_a_run_without_steps(server: OtlpServer) -> None:
