@@ -59,7 +59,7 @@ def start(
             the report can say by how much tracing slows the training.
         span_exporter: a ``SpanExporter`` of OpenTelemetry's SDK that gets the spans of this process
             while it runs, from a thread; at stop and exit it has 5 s for the rest.
-        otlp: True lets the node's agent export steps by OTLP while they happen, to where
+        otlp: True lets the node's agent export metrics, and steps as traces, by OTLP, to where
             ``OTEL_EXPORTER_OTLP_ENDPOINT`` says; a text as ``first=10,every=100,slow=2`` or ``all``
             says which ones. Else ``TRACEKIT_OTLP``, else whether that environment is there.
 
