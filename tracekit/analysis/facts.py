@@ -11,6 +11,14 @@ from tracekit.dataset.engine import Engine
 
 __all__ = ["Facts", "RankFacts", "read_facts"]
 
+_KEPT = frozenset(
+    """
+    checkpoint_state ddp device initial_parameters loader model reduction sampler strategy
+    tf_config tf_dataset tf_epoch versions
+    """.split()  # noqa: SIM905
+)
+"""Facts that detectors read as they were told."""
+
 _BY_TRUST = ("", "groups", "group_names", "deepspeed", "megatron", "device_mesh", "user")
 """Where a role may come from; of several, the last one here counts."""
 
@@ -37,6 +45,16 @@ class RankFacts:
     cost: dict[str, float] = field(default_factory=dict)
     """Nanoseconds that recording took there: a span (span_ns), a collective (call_ns)."""
     batch: float | None = None
+    objects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What else was told, by name, the oldest first."""
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        """All that was told under a name, the oldest first."""
+        return self.objects.get(name, [])
+
+    def last(self, name: str) -> dict[str, Any]:
+        """What was told last under a name; empty where nothing was."""
+        return next(reversed(self.told(name)), {})
 
 
 @dataclass(slots=True)
@@ -61,7 +79,7 @@ def read_facts(engine: Engine, attempt: int) -> Facts:
         f"SELECT rank, host, name, value, time_ns FROM facts WHERE attempt = {attempt}"
     )
     found = Facts()
-    for row in rows.to_pylist():
+    for row in sorted(rows.to_pylist(), key=lambda row: row["time_ns"] or 0):
         try:
             value = json.loads(row["value"])
         except ValueError:
@@ -96,6 +114,8 @@ def _take(found: Facts, row: Mapping[str, Any], value: Any) -> None:
 def _take_object(
     found: Facts, of: RankFacts, name: str, value: dict[str, Any], time_ns: int | None
 ) -> None:
+    if name in _KEPT:
+        of.objects.setdefault(name, []).append(value)
     if name == "role":
         _take_role(of, value, str(value.get("source") or ""))
     elif name == "rank":

@@ -7,15 +7,22 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from tracekit.analysis.answers import answers
+from tracekit.analysis.checkpoints import checkpoint_findings
+from tracekit.analysis.cluster import cluster_findings
 from tracekit.analysis.collect import collect
 from tracekit.analysis.deaths import Mortem, post_mortem
 from tracekit.analysis.ends import End, read_ends
 from tracekit.analysis.facts import Facts, read_facts
 from tracekit.analysis.gaps import clock_findings, gap_findings
+from tracekit.analysis.inputs import input_findings
 from tracekit.analysis.judge import judge
+from tracekit.analysis.numerics import numeric_findings
 from tracekit.analysis.options import Options
 from tracekit.analysis.overhead import overhead
 from tracekit.analysis.peers import Peers, find_peers
+from tracekit.analysis.record import Record
+from tracekit.analysis.reductions import reduction_findings
+from tracekit.analysis.replicas import replica_findings
 from tracekit.analysis.share_verdicts import share_findings
 from tracekit.analysis.steps import Steps, choose_steps
 from tracekit.analysis.summaries import (
@@ -43,7 +50,17 @@ from tracekit.findings.result import (
 
 __all__ = ["analyze"]
 
-_SLOW = ("straggler.", "comm.", "data.", "checkpoint.")
+_SLOW = ("straggler.", "comm.", "data.bound")
+_WRONG = ("config.", "numeric.", "checkpoint.", "data.")
+_DETECTORS = (
+    numeric_findings,
+    cluster_findings,
+    replica_findings,
+    reduction_findings,
+    checkpoint_findings,
+    input_findings,
+)
+"""What rests on facts and events alone, in the order in which findings of one weight are told."""
 
 
 def analyze(
@@ -89,6 +106,12 @@ def analyze(
         stage = judgement.stage if judgement is not None else None
         told = share_findings(shares, suspects, stage, tables, facts, run, step_ms, options, where)
         findings += [_aside(finding) if mortem.symptom else finding for finding in told]
+    record = Record(
+        engine, facts, ends, known, run, covered, tables.shifts if tables is not None else {},
+        seen.communications, where,
+    )  # fmt: skip
+    for detector in _DETECTORS:
+        findings += detector(record)
     findings += clock_findings(clock)
     findings += gap_findings(covered, run, tables, steps, where)
     findings.sort(key=lambda finding: -finding.severity.weight)
@@ -219,11 +242,14 @@ def _aside(finding: Finding) -> Finding:
 
 
 def _symptom(findings: list[Finding]) -> str:
-    slow = any(
-        finding.id.startswith(_SLOW) and finding.severity is not Severity.INFO
-        for finding in findings
-    )
-    return "slow" if slow else "healthy"
+    """What the gravest finding is about, of those that are about the training."""
+    for finding in findings:
+        if finding.severity is not Severity.INFO:
+            if finding.id.startswith(_SLOW):
+                return "slow"
+            if finding.id.startswith(_WRONG):
+                return "abnormal"
+    return "healthy"
 
 
 def _phase(mortem: Mortem, ends: dict[int, End], tables: Tables | None, steps: Steps | None) -> str:

@@ -8,7 +8,7 @@ __all__ = ["IDS"]
 
 IDS = MappingProxyType(
     {
-        "checkpoint.skew": "ranks spend very different times in a checkpoint",
+        "checkpoint.skew": "ranks save checkpoints that differ",
         "clock.unaligned": "ranks of several clocks, whose offset is not known",
         "comm.bandwidth": "collectives move fewer bytes a second than they could",
         "comm.extra_sync": "gradients are synchronised more often than once a step",
@@ -19,8 +19,11 @@ IDS = MappingProxyType(
         "comm.socket_fallback": "communication uses sockets where faster hardware exists",
         "config.batch": "batch sizes or accumulation do not fit together",
         "config.env": "environment variables differ between ranks or have no effect",
+        "config.keras": "the version of Keras cannot do what it is asked for",
         "config.lr": "the learning rate does not fit the number of ranks",
+        "config.reduction": "values of replicas are not put together, or wrongly",
         "config.seed": "ranks draw equal random numbers, or start from different parameters",
+        "config.strategy": "fewer workers, replicas or devices train together than were started",
         "config.tf_config": "TF_CONFIG contradicts the cluster",
         "config.timeout": "a timeout was changed and the same collective hung again",
         "config.versions": "ranks run different versions",
@@ -33,7 +36,8 @@ IDS = MappingProxyType(
         "crash.vanished": "a rank ended and nobody recorded how",
         "data.bound": "ranks wait for input for a large share of the step",
         "data.same_shard": "ranks read the same samples",
-        "data.uneven": "ranks get unequal numbers of samples",
+        "data.shuffle": "the data are shuffled through a small buffer",
+        "data.uneven": "ranks get unequal shares of the data",
         "gpu.busy_waiting": "a device is busy waiting, not computing",
         "hang.busy_rank": "a rank did not arrive because it still works on something else",
         "hang.cycle": "ranks wait for each other in a circle",
@@ -42,6 +46,7 @@ IDS = MappingProxyType(
         "hang.missing_rank": "a rank did not arrive at a collective that others are in",
         "hang.stopped": "a rank did not arrive: its process is stopped",
         "memory.pressure": "memory is nearly used up",
+        "numeric.loss_scale": "the loss scale collapses, or differs between ranks",
         "numeric.nonfinite": "values are infinite or not a number",
         "numeric.saturated": "values stand at the limit of their type",
         "numeric.spike": "a value jumps",

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tracekit.findings._more_words import MORE_WORDS
+
 __all__ = ["WORDS", "Words", "say", "translator"]
 
 
@@ -356,6 +358,7 @@ WORDS: Mapping[str, str] = {
     "waiting.many": _("{ranks} wait"),
     "ranks.one": _("rank {listed}"),
     "ranks.many": _("ranks {listed}"),
+    **MORE_WORDS,
 }
 """Every template by its key."""
 
