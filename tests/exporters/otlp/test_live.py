@@ -186,7 +186,7 @@ def test_what_may_be_sent_again_is_until_it_is_taken(tmp_path: Path, replies: li
     timeout = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1000"}
     with (
         OtlpServer(*replies) as server,
-        live(tmp_path, server.endpoint, timeout, steps=8, pause=1.0) as job,
+        live(tmp_path, server.endpoint, timeout, steps=14, pause=1.0) as job,
     ):
         report = job.ended()
         assert set(ids(received(server))) == job.recorded() | job.of_run()
