@@ -23,6 +23,7 @@ from tracekit.errors import InputError
 
 __all__ = [
     "BUILT_IN",
+    "HEAD",
     "Found",
     "Importer",
     "Intake",
@@ -33,8 +34,12 @@ __all__ = [
 
 Progress = Callable[[str], None]
 
+HEAD = 1 << 16
+"""Bytes of a file by which its kind is told."""
+
 BUILT_IN: Mapping[str, str] = {"xplane": "tracekit.adapters.xplane:XPlaneImporter"}
-"""The importers of tracekit by name. None is imported before a file has to be read."""
+"""The importers of tracekit by name, in the order in which they are asked: those that know their
+files by the strictest rule first. None is imported before a file has to be read."""
 
 _GROUP = "tracekit.importers"
 
@@ -46,9 +51,9 @@ class Importer(Protocol):
     name: str
     """What the kind is called, in options and reports."""
 
-    def recognizes(self, path: Path) -> bool:
-        """Whether a file is of this kind, by its content; cheap, and False where it is damaged
-        beyond recognition. Raises ``OSError`` where it cannot be read."""
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Whether a file that begins with ``head`` is of this kind; cheap, never by its name alone.
+        ``head`` is the whole file where that is shorter than ``HEAD`` bytes."""
 
     def read(self, paths: Sequence[Path], intake: Intake, progress: Progress) -> None:
         """Read files of this kind as one run; what is wrong with a file is told the intake."""
@@ -147,7 +152,7 @@ def find_files(paths: Iterable[Path], known: Mapping[str, Importer]) -> Found:
             continue
         seen.add(path)
         try:
-            kind = next((name for name, it in known.items() if it.recognizes(path)), None)
+            kind = _kind(path, known)
         except OSError as error:
             found.unreadable.append((path, error.strerror or str(error)))
             continue
@@ -156,6 +161,12 @@ def find_files(paths: Iterable[Path], known: Mapping[str, Importer]) -> Found:
         else:
             found.by_kind.setdefault(kind, []).append(path)
     return found
+
+
+def _kind(path: Path, known: Mapping[str, Importer]) -> str | None:
+    with open(path, "rb") as file:
+        head = file.read(HEAD)
+    return next((name for name, it in known.items() if head and it.recognizes(path, head)), None)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from tracekit.adapters.xplane._rows import Owner, group_name, span_rows
 from tracekit.adapters.xplane._space import looks_like_a_space, open_space
 from tracekit.adapters.xplane._steps import Step, aligned, steps_of
 
-__all__ = ["XPlaneImporter"]
+__all__ = ["XPlaneImporter", "replicas_of"]
 
 _SUFFIX = ".xplane.pb"
 _DIGITS = re.compile(r"(\d+)")
@@ -50,9 +50,9 @@ class XPlaneImporter:
 
     name = "xplane"
 
-    def recognizes(self, path: Path) -> bool:
+    def recognizes(self, path: Path, head: bytes) -> bool:
         """Whether it begins with a plane as profilers name them."""
-        return looks_like_a_space(path)
+        return looks_like_a_space(head)
 
     def read(self, paths: Sequence[Path], intake: Intake, progress: Progress) -> None:
         """Read profiles as the ranks of one run. Workers are told apart by their task in the
@@ -66,7 +66,9 @@ class XPlaneImporter:
         ranks = _ranks(files)
         files = _without_clashes(files, intake)
         _number(files)
-        sizes = [max(1, size // _replicas(f.profile)) for f in files for size in _sizes(f.profile)]
+        sizes = [
+            max(1, size // replicas_of(f.profile)) for f in files for size in _sizes(f.profile)
+        ]
         world = max([*sizes, *(rank + 1 for rank in ranks.values())], default=0)
         free = dict.fromkeys(ranks.values(), 1)
         for file in files:
@@ -166,7 +168,7 @@ def _sizes(profile: Profile) -> list[int]:
     return list(profile.group_sizes.values())
 
 
-def _replicas(profile: Profile) -> int:
+def replicas_of(profile: Profile) -> int:
     """Devices of one worker that take part in a collective."""
     devices = len({stream.device for stream in profile.streams if stream.nccl})
     return max([devices, *(call.replicas for call in profile.calls)], default=1) or 1
@@ -195,7 +197,7 @@ def _facts(file: _File, rank: int, world: int, intake: Intake) -> None:
         ),
     ]
     for key in profile.group_sizes:
-        name, size = group_name(profile, key, owner, _replicas(profile))
+        name, size = group_name(profile, key, owner, replicas_of(profile))
         ranks = list(range(size)) if size == world else []
         facts.append((rank, host, "group", {"id": name, "ranks": ranks, "name": f"group {key}"}))
     intake.write_facts(facts)

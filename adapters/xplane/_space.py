@@ -173,26 +173,20 @@ def _outline(data: Buffer) -> Space:
     return space
 
 
-def looks_like_a_space(path: Path) -> bool:
-    """Whether a file begins as a profile does: a plane with a name that a profiler gives."""
-    with open(path, "rb") as file:
-        head = file.read(1 << 12)
-        size = path.stat().st_size
+def looks_like_a_space(head: bytes) -> bool:
+    """Whether a file begins as a profile does: a plane with a name that a profiler gives. A cut
+    file is one all the same if the name is there."""
+    if head[:1] != b"\x0a":
+        return False
     try:
-        if not head or head[0] != 0x0A:
-            return False
         length, place = varint(head, 1, len(head))
-        end = place + length
-        if length == 0 or end > size:
-            # A cut file is one all the same if its name is there.
-            end = min(end, size)
-        for number, start, until in _leading(head, place, min(end, len(head))):
-            if number == 2 and until:
-                return _PLANE.match(text(head, start, until)) is not None
-            if number not in (1, 2):
-                return False
     except Damaged:
-        pass
+        return False
+    for number, start, end in _leading(head, place, min(place + length, len(head))):
+        if number == 2 and end:
+            return _PLANE.match(text(head, start, end)) is not None
+        if number not in (1, 2):
+            break
     return False
 
 
