@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._loop import loop_here
-from tracekit.adapters.torch._patch import patch
 
 __all__ = ["watch_backward"]
 

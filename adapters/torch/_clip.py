@@ -11,10 +11,10 @@ import torch
 from torch.nn.utils import clip_grad
 
 from tracekit import recorder
+from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop, loop_here
-from tracekit.adapters.torch._patch import patch
 from tracekit.recorder import clock, pause
 
 __all__ = ["watch_clip"]

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tracekit import recorder
+from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._calls import (
     Call,
     Calls,
@@ -28,7 +29,6 @@ from tracekit.adapters.torch._calls import (
     watch_works,
 )
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.adapters.torch._patch import patch
 from tracekit.recorder import Recorder, pause
 
 __all__ = ["MESSAGES", "message", "size_of", "watch_collectives"]

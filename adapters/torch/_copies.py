@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._device import DeviceClock
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop, Phase, loop_here
-from tracekit.adapters.torch._patch import patch
 from tracekit.recorder import clock, pause
 
 __all__ = ["watch_copies"]

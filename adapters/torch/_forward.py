@@ -10,13 +10,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tracekit import recorder
+from tracekit.adapters._patch import Watch, patch
 from tracekit.adapters.torch._arrivals import Arrivals
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._ddp import Replica, ddp_around
 from tracekit.adapters.torch._device import DevicePhase
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import BACKWARD, EVAL, FORWARD, Loop
-from tracekit.adapters.torch._patch import Watch, patch
 from tracekit.recorder import SpanType
 
 __all__ = ["Reduced", "TracedModel", "watch_broadcasts", "watch_forward", "watch_join"]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._calls import Call, calls_of, here
 from tracekit.adapters.torch._collectives import size_of
 from tracekit.adapters.torch._guard import guarded
-from tracekit.adapters.torch._patch import patch
 
 __all__ = ["watch_functional"]
 

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from tracekit import recorder
+from tracekit.adapters._patch import Watch
 from tracekit.adapters.torch._guard import guarded
-from tracekit.adapters.torch._patch import Watch
 from tracekit.model import Collective, group_id
 from tracekit.recorder import Recorder
 

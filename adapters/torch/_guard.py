@@ -1,45 +1,12 @@
-"""Keeps our own mistakes out of the training: they are counted and said once."""
+"""Keeps our own mistakes out of a PyTorch training."""
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-from tracekit import recorder
+from tracekit.adapters._guard import Guard
 
 __all__ = ["failed", "failures", "guarded"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-failures: Counter[str] = Counter()
-"""How often each part failed; the training went on every time."""
-
-
-def failed(part: str, error: Exception) -> None:
-    """Count a failure of ours; the first one of each part is said."""
-    failures[part] += 1
-    if failures[part] == 1:
-        recorder.say_once(
-            f"PyTorch adapter: {part} failed ({type(error).__name__}: {error});"
-            " training goes on, these spans are missing"
-        )
-
-
-def guarded(part: str) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
-    """Make a function of ours unable to raise; after a failure it returns None."""
-
-    def wrap(function: Callable[P, R]) -> Callable[P, R | None]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:
-                failed(part, error)
-                return None
-
-        return call
-
-    return wrap
+_guard = Guard("PyTorch")
+failed = _guard.failed
+failures = _guard.failures
+guarded = _guard.guarded

@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from tracekit import recorder
+from tracekit.adapters._patch import Maker, patch
 from tracekit.adapters.torch._forward import TracedModel, watch_forward
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop, Phase, loop_here
-from tracekit.adapters.torch._patch import Maker, patch
 from tracekit.adapters.torch._trace import Handle
 
 __all__ = ["Attached", "evaluates", "modules_of"]

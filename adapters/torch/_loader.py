@@ -9,9 +9,9 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from tracekit import recorder
+from tracekit.adapters._patch import Watch, patch
 from tracekit.adapters.torch._batches import Batches
 from tracekit.adapters.torch._loop import Loop
-from tracekit.adapters.torch._patch import Watch, patch
 
 __all__ = ["watch_loader", "watch_unknown_loaders"]
 

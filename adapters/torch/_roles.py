@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from tracekit import recorder
+from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._frameworks import deepspeed_places, megatron_places
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
-from tracekit.adapters.torch._patch import patch
 from tracekit.recorder import Recorder
 
 __all__ = ["Places", "note_places", "watch_roles"]

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from tracekit import recorder
+from tracekit.adapters._patch import Maker, patch
 from tracekit.adapters.torch._guard import failed
 from tracekit.adapters.torch._loop import Loop, loop_here
-from tracekit.adapters.torch._patch import Maker, patch
 
 __all__ = ["saves", "watch_distributed_save", "watch_save"]
 

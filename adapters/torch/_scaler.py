@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from tracekit import recorder
+from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import OPTIMIZER, Loop, loop_here
 from tracekit.adapters.torch._optimizer import Updates, updates_of
-from tracekit.adapters.torch._patch import patch
 from tracekit.recorder import pause
 
 __all__ = ["watch_scaler"]

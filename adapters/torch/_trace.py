@@ -9,6 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tracekit import recorder
+from tracekit.adapters._patch import Watch
 from tracekit.adapters.torch._arrivals import Arrivals
 from tracekit.adapters.torch._backward import watch_backward
 from tracekit.adapters.torch._clip import watch_clip
@@ -37,7 +38,6 @@ from tracekit.adapters.torch._loop import Loop
 from tracekit.adapters.torch._loss import watch_loss
 from tracekit.adapters.torch._memory import watch_memory
 from tracekit.adapters.torch._optimizer import watch_optimizer
-from tracekit.adapters.torch._patch import Watch
 from tracekit.adapters.torch._pipeline import watch_pipeline
 from tracekit.adapters.torch._roles import watch_roles
 from tracekit.adapters.torch._save import watch_distributed_save, watch_save

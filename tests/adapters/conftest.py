@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from tests.adapters.torch.fake_device import FakeDevice, Time
 from tests.adapters.torch.tape import Tape, recording
+from tracekit.adapters._patch import patched
 from tracekit.adapters.torch import _device, _trace
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainingArguments
 
 from tests.adapters.torch.tape import Span, Tape, recording
+from tracekit.adapters._patch import patched
 from tracekit.adapters.huggingface import TracekitCallback
 from tracekit.adapters.torch import trace
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
 
 Batch = dict[str, torch.Tensor]
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from tests.adapters.torch.tape import Span, Tape, recording
+from tracekit.adapters._patch import patched
 from tracekit.adapters.lightning import TracekitCallback
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
 
 
 class Data(torch.utils.data.Dataset[torch.Tensor]):

@@ -22,7 +22,7 @@ import torch
 
 from tests.adapters.huggingface_job import Net, accelerated, steps_of, train
 from tests.adapters.torch.tape import Tape
-from tracekit.adapters.torch._patch import patched
+from tracekit.adapters._patch import patched
 from tracekit.dataset import open_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

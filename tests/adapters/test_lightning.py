@@ -24,7 +24,7 @@ import torch
 
 from tests.adapters.lightning_job import Layers, Manual, Net, fit, steps_of
 from tests.adapters.torch.tape import Tape
-from tracekit.adapters.torch._patch import patched
+from tracekit.adapters._patch import patched
 from tracekit.dataset import open_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -19,9 +19,9 @@ from tests.adapters.torch.jobs import launch
 from tests.adapters.torch.small import network, phases
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
+from tracekit.adapters._patch import patched
 from tracekit.adapters.torch import _memory, trace
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
 
 needs_scaler = pytest.mark.skipif(
     not hasattr(torch.amp, "GradScaler"), reason="no scaler for the CPU in this PyTorch"

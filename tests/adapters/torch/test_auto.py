@@ -22,9 +22,9 @@ import tracekit
 from tests.adapters.torch.small import network, numbers
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
+from tracekit.adapters._patch import patched
 from tracekit.adapters.torch import _auto, _identity, _optimizer, trace
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
 
 ROOT = Path(__file__).parents[3]
 TUTORIAL = Path(__file__).with_name("tutorial.py")

@@ -69,7 +69,7 @@ import torch
 from tests.adapters.torch.tape import recording
 from tracekit.adapters.torch import trace
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
+from tracekit.adapters._patch import patched
 warnings.simplefilter("ignore")
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

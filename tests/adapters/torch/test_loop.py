@@ -23,9 +23,9 @@ from torch.utils.data import DataLoader
 from tests.adapters.torch.small import names, network, numbers, phases
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
+from tracekit.adapters._patch import patched
 from tracekit.adapters.torch import trace
 from tracekit.adapters.torch._guard import failures
-from tracekit.adapters.torch._patch import patched
 from tracekit.errors import UsageError
 
 

@@ -15,8 +15,8 @@ from tests.adapters.torch.fake_device import FakeDevice
 from tests.adapters.torch.small import network, traced_steps
 from tests.adapters.torch.tape import Tape
 from tracekit import recorder
+from tracekit.adapters._patch import patched
 from tracekit.adapters.torch import _memory, trace
-from tracekit.adapters.torch._patch import patched
 
 # Memory
 

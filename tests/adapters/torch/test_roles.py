@@ -19,9 +19,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from tests.adapters.torch.jobs import launch
 from tests.adapters.torch.tape import Tape, recording
+from tracekit.adapters._patch import patched
 from tracekit.adapters.torch import trace
 from tracekit.adapters.torch._frameworks import deepspeed_places, megatron_places
-from tracekit.adapters.torch._patch import patched
 from tracekit.adapters.torch._roles import Roles, _named, _together
 
 
