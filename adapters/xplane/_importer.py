@@ -165,7 +165,9 @@ def _number(files: Sequence[_File]) -> None:
 
 
 def _sizes(profile: Profile) -> list[int]:
-    return list(profile.group_sizes.values())
+    """How many ranks the groups have."""
+    replicas = replicas_of(profile)
+    return [max(1, size // replicas) for size in profile.group_sizes.values()]
 
 
 def replicas_of(profile: Profile) -> int:

@@ -129,11 +129,11 @@ def _finished(top: Path, host: str | None) -> Iterator[Path]:
 
 def _window(folder: Path, attempt: int) -> _Window:
     """What ``window.json`` says. Raises ``ValueError``, ``TypeError`` or ``KeyError``."""
-    told = json.loads((folder / "window.json").read_bytes())
+    told: Any = json.loads((folder / "window.json").read_bytes())
     match = _STEM.fullmatch(folder.parent.name)
     if not isinstance(told, dict) or match is None:
         raise ValueError("window.json is no object")
-    rank = int(told.get("rank", match[1]))
+    rank = int(told.get("rank") or match[1])
     if rank != int(match[1]):
         raise ValueError(f"window.json is of rank {rank}")
     steps = tuple(Step(int(n), int(start), int(end)) for n, start, end in told.get("steps", ()))
@@ -143,10 +143,10 @@ def _window(folder: Path, attempt: int) -> _Window:
         rank,
         f"{match[2]}-{match[3]}",
         int(told["first_step"]),
-        int(told.get("last_step", told["first_step"])),
+        int(told.get("last_step") or told["first_step"]),
         int(told["start_ns"]),
         int(told["end_ns"]),
-        int(told.get("shift_ns", 0)),
+        int(told.get("shift_ns") or 0),
         tuple(sorted(steps, key=lambda step: step.start_ns)),
     )
 

@@ -65,6 +65,7 @@ class Agent:
         self._not_before: dict[str, float] = {}
         self._shipped: dict[str, float] = {}
         self._logged: set[str] = set()
+        self._adopted: set[Path] = set()
         self._ending = False
         self._live: Signals | None = None
 
@@ -87,6 +88,7 @@ class Agent:
                 if now - shipped >= _SHIP_EVERY_S:
                     shipped = now
                     self._each(self._ship)
+                    self._guarded(self._adopt)
                 self._each(self._finish)
                 if self._served(time.monotonic() - begun):
                     break
@@ -94,6 +96,7 @@ class Agent:
             else:
                 self._each(self._ship)
                 self._each(self._finish)
+            self._guarded(self._adopt)
             self._guarded(self._end_live)
         return 0
 
@@ -221,6 +224,16 @@ class Agent:
         if not reader.writing() and finalize(reader, self.options.run_dir).final:
             self._done.add(key)
             del self._journals[key]
+
+    def _adopt(self) -> None:
+        """Read the profiler windows that ranks of this host finished."""
+        if not (self.attempt_dir / "xplane").is_dir():
+            return
+        from tracekit.adapters.xplane import adopt
+
+        told = self.options
+        for path, reason in adopt(told.run_dir, told.attempt, self._host, self._adopted).skipped:
+            self._log(f"{path}: {reason}; skipped")
 
     def _each(self, work: Callable[[str], None]) -> None:
         """Serve every journal; what fails with one again and again is left to later commands."""

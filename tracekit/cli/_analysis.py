@@ -6,18 +6,22 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit.cli._foreign import imported, is_run, look_into
 from tracekit.cli._options import FailOn, Format
 from tracekit.cli._output import write_result
 from tracekit.cli._terminal import tell
+from tracekit.cli._windows import adopt_windows
 from tracekit.errors import MissingDependency, TracekitError
 from tracekit.findings import Severity
 
 if TYPE_CHECKING:
     from tracekit.analysis import Analysis, Options
+    from tracekit.dataset import Coverage, Run
 
 __all__ = ["analyze_and_report"]
 
@@ -34,34 +38,70 @@ def analyze_and_report(
     Returns 2 where a run could not be read, else 1 where a finding is as severe as ``fail_on``,
     else 0.
     """
-    done = [_analyzed(path, options) for path in paths]
+    done = [*_all_analyzed(paths, options)]
     errors = [one for one in done if isinstance(one, TracekitError)]
     results = [one for one in done if not isinstance(one, TracekitError)]
-    if len(errors) == len(paths) == 1:
+    if len(errors) == len(done) == 1:
         raise errors[0]
     for error in errors:
         tell(str(error))
     if results:
-        write_result(_told(results, format, len(paths) > 1, output is None), output)
+        write_result(_told(results, format, len(done) > 1, output is None), output)
     if errors:
         return errors[0].exit_code
     return int(fail_on is not None and any(_fails(result, fail_on) for result in results))
 
 
+def _all_analyzed(
+    paths: Sequence[Path], options: Options | None
+) -> Iterator[Analysis | TracekitError]:
+    """Each run, and what is in all foreign files together."""
+    foreign: list[Path] = []
+    for path in paths:
+        if path.exists() and not is_run(path) and look_into([path]).found.by_kind:
+            foreign.append(path)
+        else:
+            yield _analyzed(path, options)
+    if foreign:
+        yield _analyzed_foreign(foreign, options)
+
+
 def _analyzed(path: Path, options: Options | None) -> Analysis | TracekitError:
-    from tracekit.analysis import analyze
     from tracekit.dataset import open_run
-    from tracekit.dataset.engine import DuckDB
 
     try:
-        with open_run(path) as run, DuckDB() as engine:
-            for name, source in run.sources.items():
-                engine.register(name, source)
-            return analyze(engine, run.coverage, options, shlex.quote(str(path)))
+        skipped = adopt_windows(path)
+        with open_run(path) as run:
+            coverage = replace(run.coverage, skipped=(*run.coverage.skipped, *skipped))
+            return _verdict(run, coverage, options, shlex.quote(str(path)))
     except MissingDependency:
         raise
     except TracekitError as error:
         return error
+
+
+def _analyzed_foreign(paths: Sequence[Path], options: Options | None) -> Analysis | TracekitError:
+    from tracekit.dataset import open_run
+
+    try:
+        with imported(look_into(paths)) as made, open_run(made.run_dir) as run:
+            tell(made.told)
+            where = " ".join(shlex.quote(str(path)) for path in paths)
+            return _verdict(run, made.coverage(run.coverage), options, where)
+    except MissingDependency:
+        raise
+    except TracekitError as error:
+        return error
+
+
+def _verdict(run: Run, coverage: Coverage, options: Options | None, where: str) -> Analysis:
+    from tracekit.analysis import analyze
+    from tracekit.dataset.engine import DuckDB
+
+    with DuckDB() as engine:
+        for name, source in run.sources.items():
+            engine.register(name, source)
+        return analyze(engine, coverage, options, where)
 
 
 def _told(results: Sequence[Analysis], format: Format, several: bool, on_stdout: bool) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli import agent, analyze, collect, compact, demo, export, plugins, run
+from tracekit.cli import agent, analyze, collect, compact, demo, export, import_, plugins, run
 
 __all__ = ["app"]
 
@@ -35,6 +35,6 @@ def _program(
     pass
 
 
-for command in (demo, run, analyze, export, compact, collect, agent, plugins):
+for command in (demo, run, analyze, import_, export, compact, collect, agent, plugins):
     settings = getattr(command, "settings", {})
-    app.command(command.__name__.rpartition(".")[2], **settings)(command.command)
+    app.command(command.__name__.rpartition(".")[2].rstrip("_"), **settings)(command.command)

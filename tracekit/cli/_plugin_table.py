@@ -69,6 +69,12 @@ BUILT_IN = (
         needs=("torch",),
     ),
     Plugin(
+        "adapter",
+        "xplane",
+        "tracekit.adapters.xplane",
+        "reads profiles of TensorFlow and JAX, .xplane.pb: tracekit import PATH -o RUN",
+    ),
+    Plugin(
         "exporter",
         "chrome_trace",
         "tracekit.exporters.chrome_trace",

@@ -14,7 +14,10 @@ __all__ = ["command"]
 
 
 def command(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Run directories.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH", help="Run directories, foreign files, folders of them."),
+    ],
     format: Annotated[Format, typer.Option(help="How to print the verdict.")] = Format.text,
     output: Annotated[
         Path | None,

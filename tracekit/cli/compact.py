@@ -9,6 +9,7 @@ import typer
 
 from tracekit.cli._run_dir import attempts
 from tracekit.cli._terminal import tell
+from tracekit.cli._windows import adopt_windows
 
 __all__ = ["command"]
 
@@ -18,8 +19,9 @@ def command(run: Annotated[Path, typer.Argument(help="The run directory.")]) -> 
     from tracekit.dataset import compact
 
     attempts(run)
+    left = adopt_windows(run)
     done = compact(run)
-    for path, reason in done.skipped:
+    for path, reason in [*left, *done.skipped]:
         tell(f"{path}: {reason}; left as it is")
     typer.echo(f"{done.rows} rows in {len(done.files)} files, which replace {done.replaced}")
     return 0
