@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.analysis.answers import answers
 from tracekit.analysis.checkpoints import checkpoint_findings
+from tracekit.analysis.clocks import align
 from tracekit.analysis.cluster import cluster_findings
 from tracekit.analysis.collect import collect
 from tracekit.analysis.deaths import Mortem, post_mortem
@@ -42,7 +43,6 @@ from tracekit.findings import Certainty, Finding, Severity, say
 from tracekit.findings.result import (
     Analysis,
     Clock,
-    ClockDomain,
     CoverageSummary,
     Questions,
     RunSummary,
@@ -80,7 +80,7 @@ def analyze(
     covered = _covered(coverage or Coverage(), seen.attempt)
     facts = read_facts(engine, seen.attempt)
     absent = max(0, facts.world_size - len(seen.ranks))
-    clock = _clock(seen, facts)
+    clock, corrections = align(engine, seen, facts)
     known = find_peers(seen.ranks, read_traffic(engine, seen, facts), facts, clock.aligned)
     tables = collect(engine, seen, options, absent, known)
     steps = choose_steps(tables, options) if tables is not None else None
@@ -132,6 +132,7 @@ def analyze(
         summarize_collectives(tables, facts) if tables is not None else (),
         tuple(findings),
         overhead(seen, facts, tables, steps, options),
+        {"corrections": corrections},
     )
 
 
@@ -197,27 +198,6 @@ def _run(
             None,
         ),
     )
-
-
-def _clock(seen: Overview, facts: Facts) -> Clock:
-    """Ranks of one boot of one host read one clock; between clocks nothing is known yet."""
-    domains: dict[str, list[int]] = {}
-    for rank in seen.ranks:
-        of = facts.of(rank)
-        domains.setdefault(of.domain or of.host, []).append(rank)
-    aligned = len(domains) <= 1
-    errors = [facts.of(rank).clock_error_us or 0.0 for rank in seen.ranks]
-    listed = tuple(
-        ClockDomain(
-            facts.of(ranks[0]).host,
-            tuple(ranks),
-            0.0 if aligned else None,
-            0.0 if aligned else None,
-            max(errors, default=0.0) if aligned else None,
-        )
-        for ranks in domains.values()
-    )
-    return Clock(aligned, max(errors, default=0.0) if aligned else None, listed)
 
 
 def _undecided(peers: Peers, tables: Tables) -> list[Finding]:

@@ -10,5 +10,5 @@ SELECT
   ROW_NUMBER() OVER (
     PARTITION BY rank ORDER BY start_ns NULLS LAST, span_id NULLS LAST
   ) - 1 AS number
-FROM spans
+FROM timed
 WHERE attempt = :attempt AND kind = 'step' AND step IS NOT NULL

@@ -1,2 +1,2 @@
 -- The spans of the attempt that is looked at.
-SELECT * FROM spans WHERE attempt = :attempt
+SELECT * FROM timed WHERE attempt = :attempt

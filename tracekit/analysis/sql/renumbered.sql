@@ -4,7 +4,7 @@ SELECT
   s.span_id, s.parent_id, s.start_ns, s.duration_ns, s.launch_ns, s.is_open, s.status, s.device,
   s.collective_op, s.collective_group, s.collective_seq, s.collective_bytes,
   s.collective_dtype, s.group_size, s.peer_rank, s.attributes
-FROM spans s
+FROM timed s
 LEFT JOIN laps l
   ON l.rank = s.rank AND l.step = s.step AND s.start_ns >= l.begin_ns
   AND (l.until_ns IS NULL OR s.start_ns < l.until_ns)
