@@ -24,7 +24,7 @@ def checkpoint_findings(record: Record) -> Iterator[Finding]:
         for rank in record.ranks
         if (states := record.facts.of(rank).told("checkpoint_state"))
     }
-    if len(told) < 2:
+    if len(told) < 2 or not record.peers.replicas:
         return
     for name in _COMPARED:
         found = _first_difference(record, told, name)

@@ -132,7 +132,7 @@ def _same_samples(record: Record) -> Iterator[Finding]:
     """
     if any(record.facts.of(rank).told("strategy") for rank in record.ranks):
         return
-    for ranks in record.peers.sets:
+    for ranks in record.peers.sets if record.peers.replicas else ():
         if len(ranks) < 2:
             continue
         record.engine.register("compared", pa.table({"rank": pa.array(ranks, pa.int32())}))

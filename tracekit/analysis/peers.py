@@ -32,6 +32,8 @@ class Peers:
     """Whether somebody said so; else it follows from who communicates with whom."""
     tied: tuple[str, ...] = ()
     """The groups inside of units."""
+    replicas: bool = True
+    """Whether each rank of a set has the whole of what its peers have; else they share it."""
 
 
 def find_peers(ranks: tuple[int, ...], traffic: Traffic, facts: Facts, aligned: bool) -> Peers:
@@ -51,7 +53,8 @@ def find_peers(ranks: tuple[int, ...], traffic: Traffic, facts: Facts, aligned: 
             return Peers((), "roles")
         roles = {}
         sets, units, stages = inferred
-    if units and all(len(peers) == 1 for peers in sets):
+    shared = bool(units) and all(len(peers) == 1 for peers in sets)
+    if shared:
         sets, units = units, ()  # no replica to compare with: the ranks of a unit, among themselves
     members = traffic.members()
     tied = tuple(
@@ -59,7 +62,7 @@ def find_peers(ranks: tuple[int, ...], traffic: Traffic, facts: Facts, aligned: 
         for group, inside in members.items()
         if len(inside) > 1 and any(set(inside) <= set(unit) for unit in units)
     )
-    return Peers(sets, None, units, stages, bool(roles), tied)
+    return Peers(sets, None, units, stages, bool(roles), tied, not shared)
 
 
 def _tells_apart(roles: Mapping[int, Mapping[str, int]], facts: Facts) -> bool:
