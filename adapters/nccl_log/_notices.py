@@ -1,0 +1,54 @@
+"""Warnings, and the lines of information that the table knows, kept once and counted."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.adapters.nccl_log._state import Notice, Process, Stamp
+from tracekit.adapters.nccl_log._table import Meaning, meaning_of_warning
+
+__all__ = ["note", "warning"]
+
+_PEER = re.compile(rb"(?<![\w.:\[%-])([\w.:%-]{1,80})(?:\[[^\]\s]{0,80}\])?<(\d{1,5})>")
+_MOST, _MOST_UNKNOWN, _LONGEST = 128, 16, 400
+
+
+def warning(process: Process, message: bytes, place: str, stamp: Stamp, device: int | None) -> None:
+    """Keep a warning with what the table says it means."""
+    meaning = meaning_of_warning(message, place)
+    if meaning is None:
+        meaning = Meaning((place.rpartition(":")[0].encode(),), (), None, "unknown", "warn", True,
+                          None, None, None)  # fmt: skip
+        unknown = sum(1 for one in process.notices.values() if one.role == "unknown")
+        if unknown >= _MOST_UNKNOWN:
+            process.left_out += 1
+            return
+    note(process, "WARN", meaning, message, place, stamp, device)
+
+
+def note(
+    process: Process,
+    level: str,
+    meaning: Meaning,
+    message: bytes,
+    place: str,
+    stamp: Stamp,
+    device: int | None,
+) -> None:
+    """Keep a message once for each thing it is about, and count the others."""
+    peer = _PEER.search(message[:2048]) if meaning.peer else None
+    other = peer[1].decode("ascii", "replace") if peer else None
+    what = b"|".join(meaning.match).decode("utf-8", "replace")
+    key = what, other or ""
+    known = process.notices.get(key)
+    if known is not None:
+        known.count += 1
+        known.last = stamp
+        return
+    if len(process.notices) >= _MOST:
+        process.left_out += 1
+        return
+    text = message[: 4 * _LONGEST].decode("utf-8", "replace").strip()[:_LONGEST]
+    process.notices[key] = Notice(
+        level, meaning.cause, meaning.role, text, place[:200], stamp, stamp, 1, device, other
+    )
