@@ -20,7 +20,7 @@ from tracekit.recorder._current import (
     when_stopped,
 )
 from tracekit.recorder._overhead import pause
-from tracekit.recorder._recorder import Recorder
+from tracekit.recorder._recorder import Home, Recorder
 from tracekit.recorder._sink import Chunk, Sink
 from tracekit.recorder._spans import AttributedSpan, SpanType, Token, clock
 from tracekit.recorder._types import CollectiveType, span_type
@@ -29,6 +29,7 @@ __all__ = [
     "AttributedSpan",
     "Chunk",
     "CollectiveType",
+    "Home",
     "Recorder",
     "Sink",
     "SpanType",

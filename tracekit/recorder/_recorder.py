@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from threading import get_native_id
 from time import monotonic_ns as clock
 from typing import Any
@@ -40,7 +42,7 @@ from tracekit.recorder._thread import (
 )
 from tracekit.recorder._types import span_type
 
-__all__ = ["Recorder"]
+__all__ = ["Home", "Recorder"]
 
 OWN_THREADS = "tracekit-"
 """How the names of tracekit's own threads begin. They record nothing: one that is in the middle of
@@ -51,6 +53,17 @@ _KNOWN_STEPS = 256
 _MOST_STEPS = (1 << 63 - STEP_BITS) - 1
 _FACT = 8
 _EVENT = int(RecordType.EVENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a rank's files lie, for what is written beside its journal."""
+
+    attempt_dir: Path
+    stem: str
+    """How the names of this rank's files begin."""
+    clock_offset_ns: int
+    """What the run adds to this clock domain's monotonic times to make Unix times of them."""
 
 
 class Recorder:
@@ -64,6 +77,7 @@ class Recorder:
         self.rank = rank
         self.world_size = world_size
         self.attempt = attempt
+        self.home: Home | None = None
         self.closed = False
         self.user_steps = False
         self.next_id = count(1).__next__

@@ -73,6 +73,8 @@ class Environment:
     parent: dict[str, Any] | None
     otlp: str | None
     """Whether, and which steps, the agent exports live."""
+    apart: str | None = None
+    """What a process is that belongs to a job and is no rank of its training: ``evaluator-0``."""
     traceparent: dict[str, str] | None = None
     """The span around the job, by W3C's ``TRACEPARENT``: trace_id and span_id in hexadecimal."""
 
@@ -102,9 +104,9 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
             local_rank, local_world = _number(env.get(names[2])), _number(env.get(names[3]))
             break
         rank = world = None
-    cluster = None
+    cluster = apart = None
     if rank is None:
-        rank, world, cluster = _from_tf_config(env.get("TF_CONFIG"))
+        rank, world, cluster, apart = _from_tf_config(env.get("TF_CONFIG"))
     if cluster is None and env.get("MASTER_PORT"):
         cluster = f"{env.get('MASTER_ADDR', '')}:{env['MASTER_PORT']}"
     uid, launcher, attempt = _job(env)
@@ -123,6 +125,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         attempt=attempt,
         parent=_object(env.get(PARENT)),
         otlp=env.get("TRACEKIT_OTLP", "").strip() or None,
+        apart=apart,
         traceparent=_traceparent(env.get("TRACEPARENT")),
     )
 
@@ -186,23 +189,30 @@ def _launcher_process() -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _from_tf_config(text: str | None) -> tuple[int | None, int | None, str | None]:
-    """Rank, world size and cluster of TensorFlow's own variable; chief first, then workers."""
+def _from_tf_config(
+    text: str | None,
+) -> tuple[int | None, int | None, str | None, str | None]:
+    """Rank, world size and cluster of TensorFlow's own variable; chief first, then workers.
+
+    An evaluator and a parameter server are no ranks of the training, and do not join its run.
+    """
     config = _object(text)
     if config is None:
-        return None, None, None
+        return None, None, None, None
     try:
         cluster, task = config["cluster"], config["task"]
         chiefs = len(cluster.get("chief", ())) + len(cluster.get("master", ()))
         world = chiefs + len(cluster.get("worker", ()))
-        index = int(task["index"])
-        rank = index + chiefs if task["type"] == "worker" else index
+        kind, index = task["type"], int(task["index"])
         shared = json.dumps(cluster, sort_keys=True)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return None, None, None
-    if task["type"] not in ("worker", "chief", "master") or not 0 <= rank < world:
-        return None, None, shared
-    return rank, world, shared
+        return None, None, None, None
+    if kind in ("evaluator", "ps"):
+        return None, None, None, f"{kind}-{index}"
+    rank = index + chiefs if kind == "worker" else index
+    if kind not in ("worker", "chief", "master") or not 0 <= rank < world:
+        return None, None, shared, None
+    return rank, world, shared, None
 
 
 def _object(text: str | None) -> dict[str, Any] | None:

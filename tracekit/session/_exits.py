@@ -9,6 +9,8 @@ from tracekit.recorder import Recorder
 
 __all__ = ["before_child_exits", "note_exception", "note_exit"]
 
+_LONGEST = 960
+
 
 def note_exception(made: Recorder, error: BaseException | None = None) -> None:
     """Say which exception ended the process; at exit it is the one that the interpreter keeps."""
@@ -23,8 +25,13 @@ def note_exception(made: Recorder, error: BaseException | None = None) -> None:
         traceback = traceback.tb_next
     made.fact(
         "exception",
-        {"type": type(error).__name__, "message": str(error)[:500], "frame": frame},
+        {"type": type(error).__name__, "message": _shortened(str(error)), "frame": frame},
     )
+
+
+def _shortened(message: str) -> str:
+    """Both ends of a long message: TensorFlow's begin with its own stack and end with the cause."""
+    return message if len(message) <= _LONGEST else f"{message[:250]} … {message[-700:]}"
 
 
 def note_exit(made: Recorder, error: BaseException | None) -> None:

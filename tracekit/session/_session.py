@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit import recorder
 from tracekit.journal import JournalWriter
 from tracekit.model import host8
-from tracekit.recorder import Recorder, say_once
+from tracekit.recorder import Home, Recorder, say_once
 from tracekit.session._environment import (
     PARENT,
     Environment,
@@ -71,6 +71,9 @@ class Session:
             self._name = str(parent.get("label", "run"))
             if parent.get("labelled", True):
                 self._label = self._label or self._name
+        if environment.apart is not None:
+            self._name = f"{self._name}-{environment.apart}"
+            self._label = self._label and f"{self._label}-{environment.apart}"
         self.identity = identity_of(options, environment, self._base)
         self.run_dir: Path = self._base
         self._agent_started = False
@@ -102,6 +105,7 @@ class Session:
             )
             made = Recorder(writer, identity.rank, identity.world_size, identity.attempt)
             writer.retire = made.retire_before
+            made.home = _home(place, described)
             made.fact("environment", settings())
             made.fact("cost", {"span_ns": recorder.cost_of(_one_span)})
             if self._otel_parent is not None:
@@ -233,6 +237,7 @@ class Session:
         writer.identify(described)
         self._write_rank_file(new, described)
         made.rank, made.world_size = identity.rank, identity.world_size
+        made.home = _home(new, described)
         self._writers[identity.rank] = made, writer, new
         recorder.renumber(made)
         if new.run_dir != old.run_dir:
@@ -317,6 +322,10 @@ class Session:
                 self._stacks.close()
             if self.handover is not None:
                 self.handover.finish()
+
+
+def _home(place: Place, described: dict[str, Any]) -> Home:
+    return Home(place.attempt_dir, place.stem, described["clock_offset_ns"])
 
 
 _SPAN = recorder.span_type("span")
