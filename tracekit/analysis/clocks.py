@@ -9,6 +9,7 @@ residuals instead would be biased by who is last.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from tracekit.dataset.engine import Engine
 from tracekit.findings.result import Clock, ClockDomain
 from tracekit.model import DIRECTION_OF_OP
 
-__all__ = ["Correction", "align"]
+__all__ = ["Correction", "align", "put_on_one_clock"]
 
 _BLOCKS = 256
 _FEW_DOMAINS = 8
@@ -63,10 +64,7 @@ class _Pair:
 def align(
     engine: Engine, seen: Overview, facts: Facts
 ) -> tuple[Clock, dict[int, list[Correction]]]:
-    """The clocks of the run, and the corrections of each rank; empty where none is needed or known.
-
-    The view ``timed`` then has all spans on one clock.
-    """
+    """The clocks of the run, and what corrects each rank; empty where that is not needed or known."""
     domains: dict[str, list[int]] = {}
     for rank in seen.ranks:
         of = facts.of(rank)
@@ -89,7 +87,6 @@ def align(
     by_rank: dict[int, list[Correction]] = {}
     if aligned and len(listed) > 1:
         by_rank = {rank: found[place] for place, ranks in enumerate(listed) for rank in ranks}
-    _register(engine, by_rank)
     return clock, by_rank
 
 
@@ -233,7 +230,8 @@ def _after(known: list[Correction], more: list[Correction]) -> list[Correction]:
     ]
 
 
-def _register(engine: Engine, by_rank: dict[int, list[Correction]]) -> None:
+def put_on_one_clock(engine: Engine, by_rank: Mapping[int, list[Correction]]) -> None:
+    """Make the view ``timed``: all spans, with their times corrected where that is needed."""
     if not by_rank:
         engine.view("timed", "SELECT * FROM spans")
         return

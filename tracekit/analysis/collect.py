@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tracekit.analysis.clocks import Correction, put_on_one_clock
 from tracekit.analysis.options import Options
 from tracekit.analysis.peers import Peers
 from tracekit.analysis.queries import query
@@ -22,18 +24,24 @@ _SPARSE = 4
 
 
 def collect(
-    engine: Engine, seen: Overview, options: Options, absent: int = 0, peers: Peers | None = None
+    engine: Engine,
+    seen: Overview,
+    options: Options,
+    absent: int = 0,
+    peers: Peers | None = None,
+    corrections: Mapping[int, list[Correction]] | None = None,
 ) -> Tables | None:
     """Run the analysis over all steps; None where there are no steps.
 
     Of ``absent`` ranks nothing was recorded: what the others waited for them is not known, so
-    their waits are the least they can have been.
+    their waits are the least they can have been. ``corrections`` put ranks on one clock.
     """
     if seen.first_step is None or seen.last_step is None:
         return None
     if peers is None or peers.unknown:
         peers = Peers((seen.ranks,))
     _register(engine, seen, peers)
+    put_on_one_clock(engine, corrections or {})
     engine.view("numbered", query("numbered", attempt=seen.attempt))
     pass_ = _Pass(range(seen.first_step, seen.last_step + 1), None, {})
     sparse = len(pass_.steps) > _SPARSE * (seen.steps + _SPARSE)

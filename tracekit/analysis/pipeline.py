@@ -82,7 +82,7 @@ def analyze(
     absent = max(0, facts.world_size - len(seen.ranks))
     clock, corrections = align(engine, seen, facts)
     known = find_peers(seen.ranks, read_traffic(engine, seen, facts), facts, clock.aligned)
-    tables = collect(engine, seen, options, absent, known)
+    tables = collect(engine, seen, options, absent, known, corrections)
     steps = choose_steps(tables, options) if tables is not None else None
     run = _run(seen, facts, tables, steps)
     ends = read_ends(engine, seen, facts)
