@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tracekit.analysis.ends import End, Open, first_death
 from tracekit.analysis.facts import Facts
 from tracekit.analysis.options import Options
+from tracekit.analysis.saves import UnmetSave, find_unmet_save
 from tracekit.analysis.stalls import Culprit, Stall, find_stall, is_busy
 from tracekit.findings import Certainty, Finding, Severity, Words, say
 
@@ -40,6 +41,9 @@ def post_mortem(
     stall = find_stall(ends, facts, median_step_ns, options)
     if stall is not None:
         return _hang(stall, ends, facts, options)
+    save = find_unmet_save(ends, facts, median_step_ns, options)
+    if save is not None:
+        return _unmet(save, ends)
     if death is not None:
         return _crash(death, ends, facts, options)
     return Mortem(None)
@@ -144,6 +148,41 @@ def _missing(
         },
         advice=tuple(say(f"advice.{key}", **values) for key in keys),
     )  # fmt: skip
+
+
+def _unmet(save: UnmetSave, ends: Mapping[int, End]) -> Mortem:
+    """A save that some are in and others are not, without any collective that shows it."""
+    call = say("call.save", name=save.opened.name)
+    first = save.culprits[0]
+    busy = save.kind == "busy"
+    others = save.outside if busy else save.inside
+    finding = Finding(
+        "hang.busy_rank" if busy else "hang.missing_rank",
+        Severity.CRITICAL,
+        save.certainty,
+        say(
+            f"hang.save.{save.kind}", ranks=ranks_words([one.rank for one in save.culprits]),
+            name=save.opened.name, others=ranks_words(others), waiting=waiting_words(others),
+            seconds=save.seconds, doing=_doing(first, ends.get(first.rank)),
+        ),
+        ranks=tuple(one.rank for one in save.culprits),
+        lost_ms=save.seconds * 1e3,
+        evidence={
+            "save": save.opened.name,
+            "waiting_ranks": list(others),
+            "inside_ranks": list(save.inside),
+            "outside_ranks": list(save.outside),
+            "saves_before": save.before,
+            "since_ns": save.since_ns,
+            "seconds": round(save.seconds, 3),
+            "state": first.state,
+            "inside": first.inside.name if first.inside else None,
+            "user_frame": first.frame,
+        },
+        advice=(say("advice.save.slow" if busy else "advice.save.all"),),
+    )  # fmt: skip
+    culprits = () if save.kind == "unsure" else finding.ranks
+    return Mortem("hang", (finding,), culprits, others, call, save.opened)
 
 
 def _doing(culprit: Culprit, end: End | None) -> Words:

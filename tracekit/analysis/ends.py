@@ -96,6 +96,9 @@ class End:
     last_span: str | None = None
     last_step: int | None = None
     last_end_ns: int | None = None
+    saves: dict[str, int] = field(default_factory=dict)
+    """How many saves of each name it ended; told only where some rank is in one."""
+    longest_save_ns: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_bad(self) -> bool:
@@ -126,6 +129,11 @@ class End:
             (one for one in calls if one.blocks),
             next((one for one in calls if one.parent in backwards), None),
         )
+
+    @property
+    def saving(self) -> Open | None:
+        """The save it was in the middle of."""
+        return next((one for one in self.opened if one.kind == "checkpoint" and one.blocks), None)
 
     @property
     def out_of_memory(self) -> bool:
@@ -168,6 +176,11 @@ def read_ends(engine: Engine, seen: Overview, facts: Facts) -> dict[int, End]:
             end = ends[row["rank"]]
             end.last_span, end.last_step = row["name"], row["step"]
             end.last_end_ns = row["end_ns"]
+    if any(end.saving for end in ends.values()):
+        for row in engine.sql(query("saves", attempt=seen.attempt)).to_pylist():
+            end = ends[row["rank"]]
+            end.saves[row["name"]] = row["saves"]
+            end.longest_save_ns[row["name"]] = row["longest_ns"]
     return ends
 
 

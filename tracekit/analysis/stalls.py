@@ -10,7 +10,7 @@ from tracekit.analysis.facts import Facts, RankFacts
 from tracekit.analysis.options import Options
 from tracekit.analysis.stacks import differ, innermost, user_frame
 
-__all__ = ["Culprit", "Stall", "find_stall"]
+__all__ = ["Culprit", "Stall", "culprit_of", "find_stall", "is_busy", "over", "patience"]
 
 _BUSY = ("checkpoint", "eval", "data", "compile", "io", "transfer")
 
@@ -64,14 +64,14 @@ def find_stall(
     arrived = {*waiting, *_passed(ends, call)}
     missing = tuple(sorted(set(_members(ends, facts, call)) - arrived))
     since = max(waits[rank].start_ns for rank in waiting)
-    seconds = (_over(ends, waiting) - since) / 1e9
-    if seconds < _patience(ends, facts, median_step_ns, options):
+    seconds = (over(ends, waiting) - since) / 1e9
+    if seconds < patience(ends, facts, median_step_ns, options):
         return None
     others = {rank: waits[rank] for rank in missing if rank in waits}
     kind, ranks = _roots(ends, facts, waits, missing, others, call.group)
     if not missing:
         kind, ranks = "missing", ()  # all have come: the network, or a rank that left no record
-    culprits = tuple(_culprit(rank, ends, facts, options) for rank in ranks)
+    culprits = tuple(culprit_of(rank, ends, facts, options) for rank in ranks)
     return Stall(call, waiting, missing, culprits, kind, others, since, seconds)
 
 
@@ -100,13 +100,13 @@ def _passed(ends: Mapping[int, End], call: Open) -> list[int]:
     ]
 
 
-def _over(ends: Mapping[int, End], waiting: tuple[int, ...]) -> int:
+def over(ends: Mapping[int, End], waiting: tuple[int, ...]) -> int:
     """Until when the waiting is known to have lasted: the first end, else the last instant."""
     bad = [end.time_ns for end in ends.values() if end.is_bad]
     return min(bad) if bad else max(ends[rank].time_ns for rank in waiting)
 
 
-def _patience(
+def patience(
     ends: Mapping[int, End], facts: Facts, median_step_ns: float | None, options: Options
 ) -> float:
     """Seconds after which waiting is a hang."""
@@ -155,7 +155,7 @@ def _same(one: Open, other: Open) -> bool:
     return one.key == other.key
 
 
-def _culprit(rank: int, ends: Mapping[int, End], facts: Facts, options: Options) -> Culprit:
+def culprit_of(rank: int, ends: Mapping[int, End], facts: Facts, options: Options) -> Culprit:
     end, known = ends.get(rank), facts.of(rank)
     inside = end.inside if end else None
     since = inside.start_ns if inside and inside.kind != "step" else None

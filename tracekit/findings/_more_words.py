@@ -113,6 +113,17 @@ MORE_WORDS: Mapping[str, str] = {
     "checkpoint.variables": _("number of variables"),
     "checkpoint.step": _("step"),
     "checkpoint.save_counter": _("save counter"),
+    "call.save": _("{name}"),
+    "hang.save.missing": _(
+        "{ranks} never entered {name}, in which {waiting} since {seconds:.0f} s: {doing}"
+    ),
+    "hang.save.busy": _(
+        "{ranks} still saves in {name} since {seconds:.0f} s, and {others} stand still: {doing}"
+    ),
+    "hang.save.unsure": _(
+        "{others} in {name} since {seconds:.0f} s, and {ranks} not: either these should have come,"
+        " or the save is slow; {doing}"
+    ),
     # Input
     "data.uneven.counted": _(
         "{ranks} had fewer batches than the others in epoch {epoch}: {least}, not {most}"
@@ -206,6 +217,13 @@ MORE_WORDS: Mapping[str, str] = {
     ),
     "advice.checkpoint.save_counter": _(
         "save on all workers at the same steps, and restore all of them from one checkpoint"
+    ),
+    "advice.save.all": _(
+        "call it on all workers, those that are not the chief with a path of their own: under"
+        " several workers saving reads variables together"
+    ),
+    "advice.save.slow": _(
+        "look at the disk or the network that it writes to, and save in the background"
     ),
     "advice.uneven": _(
         "make shares equal (drop_last, repeat() with steps_per_epoch), or stop together: join()"
