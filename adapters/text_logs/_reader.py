@@ -1,0 +1,204 @@
+"""Reads any number of text logs of one job, or of its attempts, into ``Job`` objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracekit.adapters.text_logs._dates import Dates
+from tracekit.adapters.text_logs._decode import lines_of
+from tracekit.adapters.text_logs._elastic import Summary, is_error_file, read_error_file
+from tracekit.adapters.text_logs._job import DEFAULT_GROUP, Ended, Job
+from tracekit.adapters.text_logs._patterns import Hit, Table, table
+from tracekit.adapters.text_logs._rank_log import CUT, Line, Trouble
+from tracekit.adapters.text_logs._tags import Tagged, from_path, glued, tagged
+from tracekit.adapters.text_logs._traceback import Raised
+
+__all__ = ["LogReader"]
+
+_EFFECTS = re.compile(r"ChildFailedError|SignalException|KeyboardInterrupt$|SystemExit$|BrokenPipe")
+_SUMMARY = ("Failures:", "Root Cause (first observed failure):")
+_OUT_OF_MEMORY = re.compile(r"(?:^|\.)MemoryError$|OutOfMemoryError$")
+
+
+@dataclass(slots=True)
+class _File:
+    """Where the reader is in a file."""
+
+    number: int
+    name: str
+    rank: int | None
+    attempt: int
+    dates: Dates
+    summary: Summary = field(default_factory=Summary)
+    dead: set[int] = field(default_factory=set)
+    """Ranks that a summary in this file said had ended."""
+    offset: int | None = None
+    """Global rank minus local rank, where the file shows both."""
+    locals: set[tuple[int, int]] = field(default_factory=set)
+    """Attempt and local rank of lines that have no global one."""
+
+
+class LogReader:
+    """Takes files one by one; ``finish()`` gives the jobs."""
+
+    def __init__(self, known: Table | None = None) -> None:
+        self.table = known or table()
+        self.jobs: dict[int, Job] = {}
+        self.lines = 0
+        self._files = 0
+
+    def read(self, path: Path, name: str, written_s: float) -> None:
+        """Read a file; ``name`` is what it is called in sources. Raises ``OSError``."""
+        rank, attempt = from_path(path)
+        self._files += 1
+        file = _File(self._files, name, rank, attempt or 0, Dates(written_s))
+        with path.open("rb") as opened:
+            head = opened.read(4096)
+        if is_error_file(head):
+            self._error_file(path, file)
+            return
+        for number, text in lines_of(path):
+            self.lines += 1
+            for piece in glued(text):
+                self._line(file, number, piece)
+        self._close(file)
+
+    def finish(self) -> list[Job]:
+        """The jobs in order, with local ranks and pids resolved as far as they can be."""
+        jobs = [job for _, job in sorted(self.jobs.items())]
+        for job in jobs:
+            for log in job.ranks.values():
+                log.close()
+            if set(job.ranks) == {None}:
+                job.rename(None, 0)  # one process that never said who it is
+            named = [rank for rank in job.ranks if isinstance(rank, int)]
+            named += [end.rank for end in job.ended if end.rank is not None]
+            job.world = max([job.world, *(rank + 1 for rank in named)])
+        return [job for job in jobs if job.ranks or job.ended or job.events]
+
+    # Lines
+
+    def _job(self, file: _File) -> Job:
+        return self.jobs.setdefault(file.attempt, Job(file.attempt))
+
+    def _line(self, file: _File, number: int, text: str) -> None:
+        job = self._job(file)
+        if file.summary.inside or text.rstrip().endswith(_SUMMARY):
+            line = Line(f"{file.name}:{number}", self.lines, None, text[:CUT])
+            taken, ended = file.summary.take(text, line, file.dates)
+            if ended is not None:
+                self._ended(job, file, ended)
+            if taken:
+                return
+        tag = tagged(text)
+        who = self._who(job, file, tag)
+        if isinstance(who, int) and who in file.dead:
+            file.attempt += 1  # a rank that had ended writes again: another job in the same file
+            file.dead.clear()
+            job = self._job(file)
+        log = job.log(who)
+        time_ns = file.dates.unix_ns(tag.stamp, who) if tag.stamp is not None else None
+        line = Line(f"{file.name}:{number}", self.lines, time_ns, tag.body[:CUT])
+        raised = log.traceback.take(number, tag.body)
+        if isinstance(raised, Raised):
+            self._raised(job, who, line, raised, tag)
+            log.saw(line, ordinary=False)
+            return
+        if raised is True:
+            log.saw(line, ordinary=False)
+            return
+        hit = self.table.find(tag.body)
+        if hit is None:
+            log.saw(line, ordinary=True)
+            if tag.body.strip():
+                log.traceback.chained = False
+                job.drift.take(who, tag.body, time_ns, line.source)
+            return
+        if hit.row.role in ("start", "restart") and (file.dead or hit.row.role == "restart"):
+            file.attempt += 1
+            file.dead.clear()
+            job = self._job(file)
+        ordinary = hit.row.role in ("benign", "note", "start", "options", "world", "logged")
+        job.log(who).saw(line, ordinary)
+        job.told(who, hit, line, tag.host)
+
+    def _who(self, job: Job, file: _File, tag: Tagged) -> Hashable:
+        """Whose line it is: a rank, a local rank of this file, or None."""
+        if tag.rank is not None:
+            if tag.local is not None:
+                file.offset = tag.rank - tag.local
+            return tag.rank
+        if tag.local is not None:
+            if file.offset is not None:
+                return tag.local + file.offset
+            file.locals.add((file.attempt, tag.local))
+            return "local", file.number, tag.local
+        if (tag.severity and "[Rank " in tag.body[:40]) or "[PG " in tag.body[:4]:
+            group, place = job.group(tag.body, None)
+            if group == DEFAULT_GROUP and place is not None and file.rank is None:
+                return place
+        return file.rank
+
+    def _raised(self, job: Job, who: Hashable, line: Line, raised: Raised, tag: Tagged) -> None:
+        log = job.log(who)
+        text = f"{raised.type}: {raised.message}" if raised.message else raised.type
+        hit = self.table.find(tag.body)
+        role, cause, pattern = "cause", "", "exception"
+        if _OUT_OF_MEMORY.search(raised.type) and not raised.type.startswith("torch"):
+            role, cause = "cause", "killed_oom"
+        elif hit is not None and hit.row.role not in ("logged", "world", "note", "benign"):
+            role, cause, pattern = hit.row.role, hit.row.cause, hit.row.name
+        elif _EFFECTS.search(raised.type):
+            role = "effect"
+        last = log.troubles[-1] if log.troubles else None
+        if last is not None and last.raised is not None:
+            if (
+                log.traceback.inner
+            ):  # the exception of a loader's worker, told inside of its parent's
+                last.raised, last.frame, last.role, last.cause = raised, raised.frame, role, cause
+                return
+            if log.traceback.chained:
+                log.traceback.chained = False
+                return  # the first of a chain is the cause of the others
+        first = Line(f"{line.source.rpartition(':')[0]}:{raised.line}", line.order, line.time_ns,
+                     text[:CUT])  # fmt: skip
+        if hit is not None and role in ("wait", "status", "mismatch", "missing"):
+            job.told(who, Hit(hit.row, hit.said), first, tag.host)
+            if log.troubles:
+                log.troubles[-1].frame, log.troubles[-1].raised = raised.frame, raised
+            return
+        said = hit.said if hit is not None else {}
+        log.trouble(Trouble(first, "error", cause, role, pattern, raised.frame, raised, said))
+
+    # Ends
+
+    def _ended(self, job: Job, file: _File, ended: Ended) -> None:
+        job.failed = True
+        job.ended.append(ended)
+        if ended.rank is not None:
+            file.dead.add(ended.rank)
+            if ended.local is not None:
+                file.offset = ended.rank - ended.local
+
+    def _error_file(self, path: Path, file: _File) -> None:
+        job = self._job(file)
+        ended = read_error_file(path, file.name, file.rank)
+        if ended.rank is not None:
+            job.ended.append(ended)
+            job.failed = True
+
+    def _close(self, file: _File) -> None:
+        """A file is over: local ranks become ranks."""
+        for log in (log for job in self.jobs.values() for log in job.ranks.values()):
+            log.close()
+        offset = file.offset or 0
+        for attempt, local in sorted(file.locals):
+            self.jobs[attempt].rename(("local", file.number, local), local + offset)
+        for job in self.jobs.values():
+            for ended in job.ended:
+                if ended.rank is None and ended.local is not None:
+                    ended.rank = ended.local + offset
+                    ended.local = None
