@@ -133,7 +133,6 @@ def test_of_two_that_differ_nothing_tells_which_is_right() -> None:
 
 def test_processes_that_know_of_no_cluster_train_alone() -> None:
     run = workers(tell=False, workers=1, replicas=1)
-    run.spans = [one for one in run.spans if one["kind"] != "comm"]
     analysis = verdict(run)
     (finding,) = [one for one in analysis.findings if one.id == ID]
     assert (finding.ranks, finding.certainty) == ((0, 1), Certainty.LIKELY)
@@ -145,8 +144,3 @@ def test_one_process_needs_no_cluster() -> None:
     run = workers(1, tell=False)
     run.spans = [one for one in run.spans if one["kind"] != "comm"]
     assert silent(run)
-
-
-def test_workers_that_communicate_otherwise_need_no_cluster() -> None:
-    """As under Horovod: every process has a strategy of its own."""
-    assert silent(workers(tell=False, workers=1, replicas=1))

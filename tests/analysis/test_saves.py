@@ -57,6 +57,21 @@ def test_a_rank_that_took_part_before_and_does_not_now_never_came() -> None:
     assert "rank 1" in str(analysis.questions.lagging)
 
 
+def test_a_rank_that_skips_the_save_and_waits_in_the_next_step_is_named() -> None:
+    """Rank 1 is in the step that follows: it and the ranks in the save wait for each other."""
+    run = saving([0, 2], history=range(3))
+    run.collective(1, "all_reduce", 31, run.now[1], run.now[1] + 60_000_000_000, is_open=True)
+    assert told(verdict(run)) == ("hang.missing_rank", (1,), Certainty.PROVEN)
+
+
+def test_a_rank_that_is_done_with_the_save_waits_for_the_slow_one() -> None:
+    run = saving([0, 2], history=range(3))
+    run.span(1, "checkpoint", run.now[1] - 2_000_000, run.now[1] - 1_000_000, SAVE, 30)
+    run.collective(1, "all_reduce", 31, run.now[1], run.now[1] + 60_000_000_000, is_open=True)
+    id_, ranks, _ = told(verdict(run))
+    assert (id_, ranks) == ("hang.busy_rank", (0,))
+
+
 def test_most_ranks_in_a_first_save_wait_for_the_one_that_is_not() -> None:
     assert told(verdict(saving([0, 2]))) == ("hang.missing_rank", (1,), Certainty.LIKELY)
 

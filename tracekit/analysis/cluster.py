@@ -75,8 +75,8 @@ def _addresses(cluster: Mapping[str, Any]) -> dict[Address, str]:
 def _task(told: Any) -> Address | None:
     if not isinstance(told, dict):
         return None
-    index = number(told.get("index"))
-    return (str(told.get("type")), index) if index is not None else None
+    index = str(told.get("index"))
+    return (str(told.get("type")), int(index)) if index.isdecimal() else None
 
 
 def _unusable(record: Record, seats: Mapping[int, Seat]) -> Iterator[Finding]:

@@ -39,9 +39,10 @@ def post_mortem(
     """Tell a hang from a crash, and the cause of either from its effects."""
     death = first_death(ends, options)
     stall = find_stall(ends, facts, median_step_ns, options)
-    if stall is not None:
-        return _hang(stall, ends, facts, options)
     save = find_unmet_save(ends, facts, median_step_ns, options)
+    missed = save is not None and save.certainty is Certainty.PROVEN
+    if stall is not None and not missed:
+        return _hang(stall, ends, facts, options)
     if save is not None:
         return _unmet(save, ends)
     if death is not None:

@@ -79,7 +79,7 @@ def _told_nothing(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -
         for rank, told in strategies.items()
         if number(told.get("workers")) == 1 and not record.facts.of(rank).told("tf_config")
     ]
-    if world < 2 or not without or record.communications:
+    if world < 2 or not without:
         return
     others = [rank for rank in strategies if rank not in without]
     yield Finding(

@@ -41,9 +41,8 @@ def find_unmet_save(
     """The save in which the job stands still; None where it goes on, or a collective tells more.
 
     Saves of several workers communicate inside of a graph, so that no call of theirs is recorded.
+    A rank that always took part and now waits elsewhere is told also where that is a collective.
     """
-    if any(end.waits_in for end in ends.values()):
-        return None
     saving = {rank: one for rank, end in ends.items() if (one := end.saving) is not None}
     outside = tuple(rank for rank in ends if rank not in saving)
     if not saving or not outside:
@@ -61,13 +60,16 @@ def find_unmet_save(
     if seconds < bound or not quiet:
         return None
     before = max(ends[rank].saves.get(name, 0) for rank in inside)
-    took_part = all(ends[rank].saves.get(name, 0) for rank in outside)
+    done = {rank: ends[rank].saves.get(name, 0) for rank in outside}
+    took_part = all(0 < count <= before for count in done.values())
+    if any(end.waits_in for end in ends.values()) and not took_part:
+        return None
     gone = [rank for rank in outside if ends[rank].state == "clean"]
     if took_part:
         kind, certainty = "missing", Certainty.PROVEN
     elif len(gone) == len(outside):
         return None  # a rank that saves by itself when all others have ended
-    elif before:
+    elif before or any(done.values()):
         kind, certainty = "busy", Certainty.LIKELY
     elif len(inside) > len(outside):
         kind, certainty = "missing", Certainty.LIKELY

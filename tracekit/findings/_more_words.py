@@ -156,7 +156,7 @@ MORE_WORDS: Mapping[str, str] = {
         " scope()"
     ),
     "advice.strategy.sweep": _(
-        "if they are meant to be independent, start them as jobs of their own"
+        "nothing to do if they are meant to be independent, or joined by another library (Horovod)"
     ),
     "advice.strategy.join": _(
         "start them by the launcher (torchrun --nproc-per-node N) and wrap the model, as in DDP"
