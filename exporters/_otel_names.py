@@ -11,6 +11,8 @@ __all__ = [
     "ATTEMPT",
     "CLASS",
     "CLOCK_DOMAIN",
+    "CLOCK_ERROR",
+    "CLOCK_OFFSET",
     "FOLDED",
     "FOLDED_COUNT",
     "FOLDED_LONGEST",
@@ -87,6 +89,8 @@ RUN_ID = "tracekit.run.id"
 ATTEMPT = "tracekit.attempt"
 RANK = "dl.rank"
 WORLD_SIZE = "dl.world_size"
+CLOCK_OFFSET = "tracekit.clock.offset_ns"
+CLOCK_ERROR = "tracekit.clock.error_ns"
 CLOCK_DOMAIN = "tracekit.clock.domain"
 ROLES = {
     "dp": "dl.data_parallel",

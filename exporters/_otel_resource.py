@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ import orjson
 from tracekit.exporters import _otel_names as names
 from tracekit.exporters._otel_spans import Items, OtelLink, clean
 from tracekit.exporters._values import Value
+from tracekit.model import Correction
 
 __all__ = ["Resources", "given_resource", "instance_id"]
 
@@ -37,7 +38,7 @@ class Resources:
 
     ``given`` are attributes by the user, which win over ours but for those that tell ranks apart;
     ``service.name`` among them names the service in place of the run's label. ``shift_ns`` is what
-    was added to all times.
+    was added to all times, ``corrections`` what put them on one clock.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class Resources:
         attempt: int,
         given: Mapping[str, str] | None = None,
         shift_ns: int = 0,
+        corrections: Mapping[int, Sequence[Correction]] | None = None,
     ) -> None:
         self._uid, self._label, self._attempt = uid, label, attempt
         self._given = dict(given or {})
         self._shift_ns = shift_ns
+        self._corrections = corrections or {}
         self._ranks: dict[int, _Rank] = {}
         self._parents: list[dict[str, Any]] = []
 
@@ -82,6 +85,8 @@ class Resources:
 
     def domain(self, rank: int) -> str:
         """The clock of a rank; ranks with one clock can be compared."""
+        if self._corrections:
+            return "aligned"
         known = self._ranks.get(rank, _Rank())
         return str(known.domain or known.identity.get("clock_domain") or self.host(rank))
 
@@ -132,6 +137,10 @@ class Resources:
         for axis, prefix in names.ROLES.items():
             own[f"{prefix}.rank"] = known.role.get(axis)
             own[f"{prefix}.size"] = sizes.get(axis) if isinstance(sizes, dict) else None
+        corrected = self._corrections.get(rank)
+        if corrected:
+            own[names.CLOCK_OFFSET] = corrected[0].offset_ns
+            own[names.CLOCK_ERROR] = round(max(one.error_ns for one in corrected))
         for variable, attribute in names.SETTINGS.items():
             own[attribute] = known.settings.get(variable)
         return self._made(own)

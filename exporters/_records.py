@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from tracekit.dataset import TABLES, Run
 from tracekit.dataset.schema import cast
 from tracekit.errors import UsageError
+from tracekit.model import Correction
 
 __all__ = ["Choice", "Records", "read_records"]
 
@@ -36,6 +38,8 @@ class Choice:
     """Waits shorter than this get no arrow."""
     max_arrows: int = 20_000
     """Of more waits than this only the longest get an arrow."""
+    corrections: Mapping[int, Sequence[Correction]] = field(default_factory=dict)
+    """What puts each rank's times on one clock; empty where they are on one, or nobody knows."""
 
     @property
     def whole(self) -> bool:
@@ -139,6 +143,27 @@ def _check_size(run: Run, choice: Choice, counts: Counter[int | None]) -> None:
     )
 
 
+def _corrected(rows: pa.Table, corrections: Mapping[int, Sequence[Correction]]) -> pa.Table:
+    """Rows with the times of their ranks put on one clock."""
+    if not corrections or not len(rows):
+        return rows
+    ranks = rows["rank"].to_numpy()
+    for column in ("start_ns", "time_ns", "launch_ns"):
+        place = rows.schema.get_field_index(column)
+        if place < 0:
+            continue
+        times = rows[column].fill_null(0).to_numpy().copy()
+        own = times.copy()
+        for rank in np.unique(ranks).tolist():
+            for one in corrections.get(rank, ()):
+                here = (ranks == rank) & (own >= one.from_ns) & (own < one.until_ns)
+                drifted = np.floor(one.drift * (own[here] - one.base_ns)).astype(np.int64)
+                times[here] += one.offset_ns + drifted
+        missing = rows[column].is_null().to_numpy() if rows[column].null_count else None
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(times, mask=missing))
+    return rows
+
+
 def _fitting(sizes: Sequence[int], room: int) -> int:
     """How many of these, from the first on, fit together."""
     return sum(total <= room for total in accumulate(sizes))
@@ -154,5 +179,5 @@ def _chosen(run: Run, attempt: int, choice: Choice, table: str) -> pa.Table:
             mask = pc.and_(mask, pc.greater_equal(rows["step"], choice.first_step))
         if choice.last_step is not None:
             mask = pc.and_(mask, pc.less_equal(rows["step"], choice.last_step))
-        parts.append(rows.filter(mask))
+        parts.append(_corrected(rows.filter(mask), choice.corrections))
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()

@@ -134,6 +134,7 @@ class Timeline:
     def __init__(self, run: Run, choice: Choice | None = None) -> None:
         choice = choice or Choice()
         records = read_records(run, choice)
+        self._aligned = bool(choice.corrections)
         self._spans = records.spans
         self._events = records.events.sort_by([("rank", "ascending"), ("time_ns", "ascending")])
         self._facts = _Facts()
@@ -236,7 +237,8 @@ class Timeline:
     def _process(self, rank: int) -> Process:
         host = self._facts.hosts.get(rank, "")
         name = f"rank {rank} ({host})" if host else f"rank {rank}"
-        return Process(rank, name, host, self._facts.domains.get(rank) or host)
+        clock = "aligned" if self._aligned else self._facts.domains.get(rank) or host
+        return Process(rank, name, host, clock)
 
     def _lane_name(self, lane: str) -> str:
         shape, _, name = lane.partition(":")

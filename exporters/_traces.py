@@ -71,7 +71,12 @@ class Traces:
         self._records = records = read_records(self.run, self.choice)
         self.ids = RunIds(self.run.run_id, records.attempt)
         self._resources = Resources(
-            self.run.run_id, self.run.label, records.attempt, self.given, self.shift_ns
+            self.run.run_id,
+            self.run.label,
+            records.attempt,
+            self.given,
+            self.shift_ns,
+            self.choice.corrections,
         )
         facts = (values(records.facts[column]) for column in ("rank", "name", "value"))
         self._resources.learn_all(zip(*facts, strict=True))

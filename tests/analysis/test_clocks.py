@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tracekit.analysis import Analysis, analyze
 from tracekit.analysis._lines import Bounds, middle
-from tracekit.analysis.clocks import Correction
+from tracekit.model import Correction
 from tracekit.testing.builder import RunBuilder
 
 MS = 1_000_000

@@ -70,6 +70,25 @@ def test_the_straggler_that_the_analysis_names_is_marked(call: Call, tmp_path: P
     assert marked == [(2, "forward")]
 
 
+def test_hosts_whose_clocks_can_be_compared_are_aligned(call: Call, tmp_path: Path) -> None:
+    built = RunBuilder(4, hosts=("a", "b"), jitter=0.1, transfer=0.2)
+    built.steps(60)
+    for row in built.spans:
+        row["start_ns"] += 40_000_000 * (row["rank"] // 2)
+    run = write_run(built, tmp_path / "run")
+    with OtlpServer() as server:
+        done = call("export", run, "--to", "otlp", "--endpoint", server.endpoint)
+        reduced = [span for span in received(server) if span.name == "all_reduce"]
+    assert done.code == 0
+    assert all("tracekit.wait_ns" in span.attributes for span in reduced)
+    offsets = {span.resource.get("tracekit.clock.offset_ns") for span in reduced}
+    assert offsets - {None}
+    assert all(abs(int(str(one)) + 40_000_000) < 2_000_000 for one in offsets - {None})
+    done = call("export", run, "--to", "chrome", "-o", tmp_path / "trace.json")
+    assert done.code == 0
+    assert "offsets are not known" not in done.err
+
+
 def test_now_moves_the_end_of_the_run_to_now(call: Call, tmp_path: Path) -> None:
     before = time.time_ns()
     file = tmp_path / "run.jsonl"

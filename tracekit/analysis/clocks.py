@@ -20,9 +20,9 @@ from tracekit.analysis.queries import query
 from tracekit.analysis.tables import Overview
 from tracekit.dataset.engine import Engine
 from tracekit.findings.result import Clock, ClockDomain
-from tracekit.model import DIRECTION_OF_OP
+from tracekit.model import DIRECTION_OF_OP, Correction
 
-__all__ = ["Correction", "align", "put_on_one_clock"]
+__all__ = ["align", "put_on_one_clock"]
 
 _BLOCKS = 256
 _FEW_DOMAINS = 8
@@ -32,23 +32,6 @@ _DEEPEST = 4
 _LARGEST_ERROR = 0.1
 """Of a mean step; with more, times of two hosts say nothing about who was late."""
 _FOREVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """What to add to the times of a clock from one time on, until another; nanoseconds."""
-
-    from_ns: int
-    until_ns: int
-    base_ns: int
-    offset_ns: int
-    drift: float
-    """Nanoseconds a nanosecond after ``base_ns``."""
-    error_ns: float
-
-    def at(self, time_ns: int) -> int:
-        """What to add at a time."""
-        return self.offset_ns + int(self.drift * (time_ns - self.base_ns))
 
 
 @dataclass(slots=True)
@@ -64,7 +47,7 @@ class _Pair:
 def align(
     engine: Engine, seen: Overview, facts: Facts
 ) -> tuple[Clock, dict[int, list[Correction]]]:
-    """The clocks of the run, and what corrects each rank; empty where that is not needed or known."""
+    """The clocks of the run, and what corrects each rank; empty if that is not needed or known."""
     domains: dict[str, list[int]] = {}
     for rank in seen.ranks:
         of = facts.of(rank)

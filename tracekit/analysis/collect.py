@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.analysis.clocks import Correction, put_on_one_clock
+from tracekit.analysis.clocks import put_on_one_clock
 from tracekit.analysis.options import Options
 from tracekit.analysis.peers import Peers
 from tracekit.analysis.queries import query
 from tracekit.analysis.tables import PER_STEP, Floats, Group, Ints, Overview, Tables
 from tracekit.dataset.engine import Engine
-from tracekit.model import DIRECTION_OF_OP
+from tracekit.model import DIRECTION_OF_OP, Correction
 
 __all__ = ["collect"]
 

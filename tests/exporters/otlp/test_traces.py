@@ -17,7 +17,7 @@ from tracekit.exporters._otel_proto import encode
 from tracekit.exporters._otel_spans import run_trace_id
 from tracekit.exporters._traces import Traces
 from tracekit.exporters.chrome_trace import Choice
-from tracekit.model import span_id, step_trace_id
+from tracekit.model import Correction, span_id, step_trace_id
 from tracekit.testing.builder import RunBuilder
 from tracekit.testing.parallel import ParallelBuilder
 
@@ -151,6 +151,32 @@ def test_between_two_clocks_and_where_a_member_is_missing_nobody_is_called_late(
             assert not {"tracekit.wait_ns", "tracekit.lateness_ns"} & set(span.attributes)
             if span.name != "step":
                 assert span.links == ()
+
+
+def test_corrections_put_hosts_on_one_clock_and_are_said(tmp_path: Path) -> None:
+    plain = RunBuilder(4, hosts=("a", "b"), domains=("one", "one"))
+    plain.step(backward={2: 50.0})
+    moved = RunBuilder(4, hosts=("a", "b"))
+    moved.step(backward={2: 50.0})
+    for row in moved.spans:
+        row["start_ns"] -= 7 * MS * (row["rank"] // 2)
+    fixed = Correction(-(1 << 62), 1 << 62, moved.now[0], 7 * MS, 0.0, 900.0)
+    choice = Choice(corrections={0: [], 1: [], 2: [fixed], 3: [fixed]})
+    expected = exported(plain, tmp_path / "plain").step(0)
+    found = exported(moved, tmp_path / "moved", choice=choice).step(0)
+    by_id = {span.span_id: span for span in expected}
+    for span in found:
+        same = by_id[span.span_id]
+        assert (span.start_ns, span.attributes, span.links) == (
+            same.start_ns,
+            same.attributes,
+            same.links,
+        )
+        if span.resource.get("dl.rank") in (2, 3):
+            assert span.resource["tracekit.clock.offset_ns"] == 7 * MS
+            assert span.resource["tracekit.clock.error_ns"] == 900
+        else:
+            assert "tracekit.clock.offset_ns" not in span.resource
 
 
 def test_only_whom_the_analysis_accuses_is_marked_as_a_straggler(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
 
+from tracekit.cli._export.judged import judge
 from tracekit.cli._output import destination
 from tracekit.cli._terminal import progress, tell
 from tracekit.dataset import Run
-from tracekit.errors import MissingDependency
 from tracekit.exporters import otlp
 
 __all__ = ["send", "write_json"]
@@ -53,7 +54,9 @@ def _amount(traces: otlp.Traces, spans: int) -> str:
 
 def _traces(run: Run, choice: otlp.Choice, now: bool) -> otlp.Traces:
     shift = time.time_ns() - _end(run) if now else 0
-    return otlp.Traces(run, choice, _stragglers(run), shift, given=otlp.given_resource())
+    judged = judge(run)
+    choice = replace(choice, corrections=judged.corrections)
+    return otlp.Traces(run, choice, judged.stragglers, shift, given=otlp.given_resource())
 
 
 def _end(run: Run) -> int:
@@ -61,21 +64,3 @@ def _end(run: Run) -> int:
     spans = run.table("spans", ["start_ns", "duration_ns"])
     ends = pc.max(pc.add(spans["start_ns"], spans["duration_ns"])).as_py()
     return time.time_ns() if ends is None else int(ends)
-
-
-def _stragglers(run: Run) -> dict[int, str]:
-    """Whom the analysis accuses, and of what."""
-    from tracekit.analysis import analyze
-
-    try:
-        from tracekit.dataset.engine import DuckDB
-
-        engine = DuckDB()
-    except MissingDependency as error:
-        tell(f"no rank is marked as a straggler: {error}")
-        return {}
-    with engine:
-        for name, source in run.sources.items():
-            engine.register(name, source)
-        found = analyze(engine, run.coverage).stragglers
-    return {one.rank: one.cause or "unknown" for one in found if one.rank is not None}

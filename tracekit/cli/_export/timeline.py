@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from tracekit.cli._export.judged import judge
 from tracekit.cli._output import destination
 from tracekit.cli._terminal import tell
 from tracekit.dataset import Run
@@ -22,6 +24,8 @@ def write_timeline(
         from tracekit.exporters import perfetto as own
 
         write = own.export_per_rank if per_rank else own.export
+    if _hosts(run) > 1:
+        choice = replace(choice, corrections=judge(run).corrections)
     with destination(output) as file:
         written = write(run, file, choice)
     where = "" if output is None else f" in {output}"
@@ -34,3 +38,8 @@ def write_timeline(
     tell(f"{written.spans:,} spans of {len(written.processes)} ranks and {drawn}{where}")
     if written.clocks > 1:
         tell(f"{written.clocks} clocks, each as its host had it: their offsets are not known")
+
+
+def _hosts(run: Run) -> int:
+    """On how many hosts the ranks were: of one, nobody need compare clocks."""
+    return len(set(run.table("facts", ["host"])["host"].to_pylist()) - {None})
