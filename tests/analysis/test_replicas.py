@@ -146,3 +146,23 @@ def test_fit_that_never_took_a_step_is_a_warning() -> None:
 )
 def test_other_combinations_are_no_finding(strategy: dict[str, Any]) -> None:
     assert found(failing(None, **strategy), "config.keras") == []
+
+
+def test_what_ranks_trained_with_is_told_whatever_the_framework() -> None:
+    run = RunBuilder(world_size=2, jitter=0.05)
+    run.steps(25)
+    run.fact("group", {"id": run.group, "name": "0", "ranks": [0, 1], "backend": "gloo"}, 0)
+    for rank in range(2):
+        run.fact("device", {"device": "cuda:0", "name": "some"}, rank)
+        run.fact("versions", {"torch": "2.13.0"}, rank)
+    setup = verdict(run).setup
+    assert setup is not None
+    assert (setup.strategy, setup.communication) == (None, ("gloo",))
+    assert (setup.devices, setup.versions) == ({"CUDA": 2}, {"torch": "2.13.0"})
+    assert verdict(RunBuilder(world_size=2)).setup is None
+
+
+def test_devices_are_counted_over_all_ranks() -> None:
+    setup = verdict(workers(hosts=HOSTS, **gpus(2, 2))).setup
+    assert setup is not None
+    assert (setup.devices, setup.replicas, setup.workers) == ({"GPU": 4}, 2, 2)

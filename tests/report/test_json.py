@@ -15,7 +15,7 @@ from tracekit.testing import RunBuilder
 
 KEYS = {
     "schema", "symptom", "phase", "run", "questions", "clock", "step_ms", "throughput", "shares",
-    "ranks", "stragglers", "what_if", "collectives", "coverage", "overhead", "findings",
+    "ranks", "stragglers", "what_if", "collectives", "coverage", "overhead", "setup", "findings",
 }  # fmt: skip
 
 

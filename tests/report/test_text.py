@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.analysis.telling import workers
 from tracekit import report
 from tracekit.analysis import Analysis, analyze
 from tracekit.findings import Words, say, words
@@ -101,3 +102,23 @@ def test_a_translation_is_looked_up_by_the_template(monkeypatch: pytest.MonkeyPa
     assert translate("as it is") == "as it is"
     nested = Words("why: {cause}", {"cause": say("lagging.crash", rank=1)})
     assert translate(nested) == "why: Rang 1, der endete"
+
+
+def test_one_line_says_with_what_the_ranks_trained() -> None:
+    run = workers()
+    begin = run.spans[0]["start_ns"] + 5
+    for rank in range(2):
+        run.collective(
+            rank, "all_reduce", 1, begin, begin + 5, group="tf-1", lane="thread:tf:wait", step=0
+        )
+    text = " ".join(report.text(analysis_of(run)).split())
+    assert (
+        "trained by MultiWorkerMirroredStrategy · 2 replicas on 2 workers · 2 CPU · collectives by"
+        " RING (seen on the host) · tensorflow 2.21.0 · tf_keras 2.21.0" in text
+    )
+
+
+def test_ranks_that_tell_nothing_have_no_such_line() -> None:
+    run = RunBuilder(jitter=0.05)
+    run.steps(40)
+    assert "trained by" not in report.text(analysis_of(run))

@@ -24,6 +24,7 @@ from tracekit.analysis.peers import Peers, find_peers
 from tracekit.analysis.record import Record
 from tracekit.analysis.reductions import reduction_findings
 from tracekit.analysis.replicas import replica_findings
+from tracekit.analysis.setup import setup_of
 from tracekit.analysis.share_verdicts import share_findings
 from tracekit.analysis.steps import Steps, choose_steps
 from tracekit.analysis.summaries import (
@@ -133,6 +134,7 @@ def analyze(
         tuple(findings),
         overhead(seen, facts, tables, steps, options),
         {"corrections": corrections},
+        setup_of(record),
     )
 
 

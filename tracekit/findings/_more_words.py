@@ -141,6 +141,12 @@ MORE_WORDS: Mapping[str, str] = {
     "data.shuffle": _(
         "{name} is shuffled through {buffer} of {size} elements: matters only if it is in order"
     ),
+    # The text report
+    "report.setup.strategy": _("trained by {name}"),
+    "report.setup.replicas": _("{replicas} replicas on {workers} workers"),
+    "report.setup.communication": _("collectives by {by}"),
+    "report.setup.host": _("seen on the host"),
+    "report.setup.device": _("seen on the device"),
     # Advice
     "advice.tf_config": _(
         'set it for each process before TensorFlow is imported: TF_CONFIG=\'{{"cluster":'

@@ -19,6 +19,7 @@ __all__ = [
     "Questions",
     "RankSummary",
     "RunSummary",
+    "Setup",
     "Shares",
     "StepTimes",
     "StragglerSummary",
@@ -198,6 +199,22 @@ class CoverageSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Setup:
+    """With what the ranks trained, as they told it themselves."""
+
+    strategy: str | None = None
+    replicas: int | None = None
+    workers: int | None = None
+    devices: Mapping[str, int] = field(default_factory=dict)
+    """How many of each kind work, over all ranks."""
+    communication: tuple[str, ...] = ()
+    """What carries collectives: a backend, or the implementation that was asked for."""
+    seen_on: tuple[str, ...] = ()
+    """Where profiles showed collectives to run, host or device; empty without a profile."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Overhead:
     """What recording cost. Accounted: spans times what one costs on that machine. Measured: by
     how much traced steps are longer than untraced ones, with the interval of 95 %."""
@@ -234,3 +251,4 @@ class Analysis:
     overhead: Overhead | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     """What single detectors know beyond this; not part of the contract."""
+    setup: Setup | None = None

@@ -45,6 +45,7 @@ def json_object(analysis: Analysis) -> dict[str, Any]:
         "stragglers": [_straggler(one) for one in analysis.stragglers],
         "what_if": asdict(analysis.what_if) if analysis.what_if else None,
         "collectives": [asdict(one) for one in analysis.collectives],
+        "setup": asdict(analysis.setup) if analysis.setup else None,
         "overhead": asdict(analysis.overhead) if analysis.overhead else None,
         "coverage": _coverage(analysis),
         "findings": [_finding(finding) for finding in analysis.findings],

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.findings import Finding, Severity, Words, say, translator
-from tracekit.findings.result import Analysis, CollectiveSummary, Overhead, RankSummary
+from tracekit.findings.result import Analysis, CollectiveSummary, Overhead, RankSummary, Setup
 
 __all__ = ["text"]
 
@@ -63,6 +63,8 @@ def _parts(analysis: Analysis, translate: Translate) -> Iterable[RenderableType]
         yield ""
         yield _collectives(analysis.collectives, translate)
     yield ""
+    if analysis.setup is not None:
+        yield Text(_setup(analysis.setup, translate), style="dim")
     if analysis.overhead is not None:
         yield Text(_overhead(analysis.overhead, translate), style="dim")
     yield Text(_coverage(analysis, translate), style="dim")
@@ -220,6 +222,24 @@ def _collectives(found: tuple[CollectiveSummary, ...], translate: Translate) -> 
         cells += [_number(value) for value in (one.wait_ms, one.queue_ms, one.transfer_ms)]
         table.add_row(*cells)
     return table
+
+
+def _setup(setup: Setup, translate: Translate) -> str:
+    """What the ranks really trained with, in one line."""
+    said: list[str] = []
+    if setup.strategy is not None:
+        said.append(translate(say("report.setup.strategy", name=setup.strategy)))
+    if setup.replicas and setup.workers:
+        values = {"replicas": setup.replicas, "workers": setup.workers}
+        said.append(translate(say("report.setup.replicas", **values)))
+    if setup.devices:
+        said.append(", ".join(f"{count} {kind}" for kind, count in setup.devices.items()))
+    if setup.communication:
+        by = translate(say("report.setup.communication", by=", ".join(setup.communication)))
+        seen = [translate(say(f"report.setup.{place}")) for place in setup.seen_on]
+        said.append(f"{by} ({', '.join(seen)})" if seen else by)
+    said += [f"{name} {version}" for name, version in setup.versions.items()]
+    return " · ".join(said)
 
 
 def _overhead(cost: Overhead, translate: Translate) -> str:
