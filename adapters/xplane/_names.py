@@ -86,7 +86,8 @@ _KERNELS = {
 DATATYPES = {
     "f16": "float16", "half": "float16", "f32": "float32", "float": "float32", "f64": "float64",
     "double": "float64", "bf16": "bfloat16", "i32": "int32", "int32": "int32", "i64": "int64",
-    "u8": "uint8", "u32": "uint32", "u64": "uint64", "i8": "int8",
+    "u8": "uint8", "u32": "uint32", "u64": "uint64", "i8": "int8", "int8": "int8", "int64": "int64",
+    "uint8": "uint8", "uint32": "uint32", "uint64": "uint64",
 }  # fmt: skip
 
 
