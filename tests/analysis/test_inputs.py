@@ -68,6 +68,14 @@ def test_a_rank_with_fewer_batches_is_named_with_the_first_such_epoch() -> None:
     assert finding.certainty is Certainty.PROVEN
 
 
+def test_epochs_of_several_data_sets_are_compared_each_with_its_own() -> None:
+    run = counted((10, 10, 9), (10, 10, 10))
+    for rank in range(3):
+        run.fact("tf_epoch", {"epoch": 0, "elements": 4}, rank)
+    (finding,) = found(run, "data.uneven")
+    assert finding.evidence["batches"] == {"0": 10, "1": 10, "2": 9}
+
+
 def test_equal_batches_and_epochs_that_were_not_told_are_no_finding() -> None:
     assert silent(counted((10, 10, 10), (10, None, 10)))
 

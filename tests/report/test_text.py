@@ -109,7 +109,7 @@ def test_one_line_says_with_what_the_ranks_trained() -> None:
     begin = run.spans[0]["start_ns"] + 5
     for rank in range(2):
         run.collective(
-            rank, "all_reduce", 1, begin, begin + 5, group="tf-1", lane="thread:tf:wait", step=0
+            rank, "all_reduce", 1, begin, begin + 5, group="tf-1", lane="group:tf-1", step=0
         )
     text = " ".join(report.text(analysis_of(run)).split())
     assert (

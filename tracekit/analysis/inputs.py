@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ def input_findings(record: Record) -> Iterator[Finding]:
 def _uneven(record: Record) -> Iterator[Finding]:
     """Epochs in which ranks got unequal numbers of batches: counted, else by their samplers."""
     counted = _counted(record)
-    for epoch, counts in sorted(counted.items()):
+    for (epoch, _), counts in sorted(counted.items()):
         if len(set(counts.values())) > 1:
             yield _uneven_finding(record, counts, "counted", Certainty.PROVEN, epoch)
             return
@@ -62,14 +63,16 @@ def _uneven_finding(
     )  # fmt: skip
 
 
-def _counted(record: Record) -> dict[int, dict[int, int]]:
-    """Batches of each rank in each epoch that ranks told of."""
-    found: dict[int, dict[int, int]] = {}
+def _counted(record: Record) -> dict[tuple[int, int], dict[int, int]]:
+    """Batches of each rank in each epoch that ranks told of, of several data sets in their order."""
+    found: dict[tuple[int, int], dict[int, int]] = {}
     for rank in record.ranks:
+        told_of: Counter[int] = Counter()
         for told in record.facts.of(rank).told("tf_epoch"):
             epoch, elements = number(told.get("epoch")), number(told.get("elements"))
             if epoch is not None and elements is not None:
-                found.setdefault(epoch, {})[rank] = elements
+                found.setdefault((epoch, told_of[epoch]), {})[rank] = elements
+                told_of[epoch] += 1
     if found:
         return found
     rows = record.engine.sql(query("epochs", attempt=record.attempt)).to_pylist()
@@ -78,7 +81,7 @@ def _counted(record: Record) -> dict[int, dict[int, int]]:
         # The step in which a rank began an epoch ended the one before it.
         rank, step = row["rank"], row["step"] - record.shifts.get(row["rank"], 0)
         if rank in before:
-            found.setdefault(int(row["epoch"]) - 1, {})[rank] = step - before[rank]
+            found.setdefault((int(row["epoch"]) - 1, 0), {})[rank] = step - before[rank]
         before[rank] = step
     return found
 

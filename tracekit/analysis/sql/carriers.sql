@@ -2,5 +2,5 @@
 SELECT clock, COUNT(*) AS calls
 FROM spans
 WHERE attempt = :attempt AND kind = 'comm' AND collective_op IS NOT NULL
-  AND (clock = 'device' OR lane LIKE 'thread:tf:%')
+  AND (clock = 'device' OR lane LIKE 'group:%')
 GROUP BY clock
