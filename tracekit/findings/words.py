@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.findings._more_words import MORE_WORDS
+from tracekit.findings._network_words import NETWORK_WORDS
 
 __all__ = ["WORDS", "Words", "say", "translator"]
 
@@ -359,6 +360,7 @@ WORDS: Mapping[str, str] = {
     "ranks.one": _("rank {listed}"),
     "ranks.many": _("ranks {listed}"),
     **MORE_WORDS,
+    **NETWORK_WORDS,
 }
 """Every template by its key."""
 
