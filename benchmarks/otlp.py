@@ -20,10 +20,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 
 from benchmarks.rows import Row, main
 from tracekit.dataset import open_run, write_table
-from tracekit.exporters._otel_names import SHARED, VARYING
-from tracekit.exporters._otel_proto import encode, requests
-from tracekit.exporters._otel_spans import Portion, RunIds, by_rank
-from tracekit.exporters._traces import Traces
+from tracekit.exporters._otel.names import SHARED, VARYING
+from tracekit.exporters._otel.proto import encode, requests
+from tracekit.exporters._otel.spans import Portion, RunIds, by_rank
+from tracekit.exporters._otel.traces import Traces
 from tracekit.exporters.chrome_trace import Choice
 from tracekit.testing.builder import RunBuilder
 

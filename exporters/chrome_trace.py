@@ -11,7 +11,7 @@ import orjson
 
 from tracekit.dataset import Run
 from tracekit.exporters._records import Choice
-from tracekit.exporters._timeline import Timeline
+from tracekit.exporters._timeline.timeline import Timeline
 
 __all__ = ["Choice", "Timeline", "export"]
 

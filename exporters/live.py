@@ -20,21 +20,21 @@ import pyarrow.compute as pc
 
 from tracekit.dataset.coverage import LiveExport
 from tracekit.errors import TracekitError
-from tracekit.exporters import _otel_names as names
-from tracekit.exporters._folding import BUDGET, fit
-from tracekit.exporters._live_run import LiveRun, Source
-from tracekit.exporters._metric_settings import read_metric_settings
-from tracekit.exporters._new_parts import Outside
-from tracekit.exporters._otel_resource import given_resource
-from tracekit.exporters._otel_spans import OtelEvent, OtelLink, OtelSpan, Portion, Shared, by_rank
-from tracekit.exporters._otlp_client import Client, connect, deliver
-from tracekit.exporters._otlp_settings import exporter_of, read_settings
-from tracekit.exporters._otlp_version import VERSION
-from tracekit.exporters._sampling import NO_TRACES, Chooser, Rule
-from tracekit.exporters._step_traces import attach, events_of, is_step, nested, step_spans
+from tracekit.exporters._live.new_parts import Outside
+from tracekit.exporters._live.run import LiveRun, Source
+from tracekit.exporters._live.sampling import NO_TRACES, Chooser, Rule
+from tracekit.exporters._metrics.settings import read_metric_settings
+from tracekit.exporters._otel import names
+from tracekit.exporters._otel.folding import BUDGET, fit
+from tracekit.exporters._otel.resource import given_resource
+from tracekit.exporters._otel.spans import OtelEvent, OtelLink, OtelSpan, Portion, Shared, by_rank
+from tracekit.exporters._otel.step_traces import attach, events_of, is_step, nested, step_spans
+from tracekit.exporters._otlp.client import Client, connect, deliver
+from tracekit.exporters._otlp.settings import exporter_of, read_settings
+from tracekit.exporters._otlp.version import VERSION
 
 if TYPE_CHECKING:
-    from tracekit.exporters._live_metrics import LiveMetrics
+    from tracekit.exporters._live.metrics import LiveMetrics
 
 __all__ = ["LiveExporter", "Rule", "Signals", "Source", "export_live"]
 
@@ -55,7 +55,7 @@ def export_live(source: Source, rule: str) -> Signals:
         traces = LiveExporter(source, client, settings.target, Rule.parse(rule), given_resource())
     if exporter_of("metrics") == "otlp":
         with contextlib.suppress(TracekitError):
-            from tracekit.exporters._live_metrics import LiveMetrics
+            from tracekit.exporters._live.metrics import LiveMetrics
 
             metrics = LiveMetrics(source, read_metric_settings())
     return Signals(traces, metrics)
@@ -234,7 +234,7 @@ class LiveExporter:
 
     def _send(self, spans: Mapping[int, list[OtelSpan]]) -> bool:
         """Send until it is taken, refused, or too late; False where some of it is left."""
-        from tracekit.exporters._otel_proto import requests
+        from tracekit.exporters._otel.proto import requests
 
         portions = [
             Portion(self._live.resources.of(rank), some) for rank, some in spans.items() if some

@@ -16,13 +16,13 @@ import orjson
 import pyarrow as pa
 
 from tracekit.errors import MissingDependency
-from tracekit.exporters import _otel_names as names
-from tracekit.exporters._metric_exporter import SendingExporter, Sent
-from tracekit.exporters._metric_settings import MetricSettings
-from tracekit.exporters._otel_resource import Resources
-from tracekit.exporters._otlp_client import connect
-from tracekit.exporters._otlp_version import VERSION
-from tracekit.exporters._step_times import StepTimes, step_times
+from tracekit.exporters._metrics.exporter import SendingExporter, Sent
+from tracekit.exporters._metrics.settings import MetricSettings
+from tracekit.exporters._metrics.step_times import StepTimes, step_times
+from tracekit.exporters._otel import names
+from tracekit.exporters._otel.resource import Resources
+from tracekit.exporters._otlp.client import connect
+from tracekit.exporters._otlp.version import VERSION
 from tracekit.exporters._values import values
 from tracekit.model import CLASSES
 

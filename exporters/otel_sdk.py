@@ -10,12 +10,12 @@ from itertools import chain, islice
 
 from tracekit.dataset import Run
 from tracekit.errors import MissingDependency, TracekitError
-from tracekit.exporters._otel_names import SCOPE
-from tracekit.exporters._otel_resource import given_resource
-from tracekit.exporters._otel_spans import Items, OtelSpan, Portion, Shared
-from tracekit.exporters._otlp_version import VERSION
+from tracekit.exporters._otel.names import SCOPE
+from tracekit.exporters._otel.resource import given_resource
+from tracekit.exporters._otel.spans import Items, OtelSpan, Portion, Shared
+from tracekit.exporters._otel.traces import Traces
+from tracekit.exporters._otlp.version import VERSION
 from tracekit.exporters._records import Choice
-from tracekit.exporters._traces import Traces
 
 try:
     from opentelemetry import context

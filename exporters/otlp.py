@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from tracekit.errors import MissingDependency, TracekitError
-from tracekit.exporters._otel_json import lines
-from tracekit.exporters._otel_resource import given_resource
-from tracekit.exporters._otel_spans import total
-from tracekit.exporters._otlp_client import Answer, connect, deliver
-from tracekit.exporters._otlp_settings import Settings, read_settings
-from tracekit.exporters._otlp_version import VERSION
+from tracekit.exporters._otel.json_lines import lines
+from tracekit.exporters._otel.resource import given_resource
+from tracekit.exporters._otel.spans import total
+from tracekit.exporters._otel.traces import Traces
+from tracekit.exporters._otlp.client import Answer, connect, deliver
+from tracekit.exporters._otlp.settings import Settings, read_settings
+from tracekit.exporters._otlp.version import VERSION
 from tracekit.exporters._records import Choice
-from tracekit.exporters._traces import Traces
 
 __all__ = [
     "Choice",
@@ -64,7 +64,7 @@ def export(
     the extra ``otlp``. Sending the same run again is harmless: its spans keep their ids.
     """
     try:
-        from tracekit.exporters._otel_proto import requests
+        from tracekit.exporters._otel.proto import requests
     except ImportError as error:
         raise MissingDependency("opentelemetry-proto", "otlp") from error
     sent, first = Sent(), min(give_up_s, FIRST_GIVE_UP_S)

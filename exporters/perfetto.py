@@ -7,11 +7,11 @@ from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, cast
 
 from tracekit.dataset import Run
-from tracekit.exporters._archive import Archive
-from tracekit.exporters._manifest import MANIFEST, manifest, member
 from tracekit.exporters._records import Choice
-from tracekit.exporters._timeline import Timeline
-from tracekit.exporters._track_events import TrackEvents, need_messages
+from tracekit.exporters._timeline.archive import Archive
+from tracekit.exporters._timeline.manifest import MANIFEST, manifest, member
+from tracekit.exporters._timeline.timeline import Timeline
+from tracekit.exporters._timeline.track_events import TrackEvents, need_messages
 
 __all__ = ["Choice", "Timeline", "export", "export_per_rank"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.exporters.otlp.processes import VERSIONS
-from tracekit.exporters import _otel_names as names
+from tracekit.exporters._otel import names
 from tracekit.model.kinds import CLASSES, KINDS
 
 yaml = pytest.importorskip("yaml")

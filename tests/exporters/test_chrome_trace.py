@@ -7,6 +7,7 @@ import operator
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -150,7 +151,7 @@ def test_an_arrow_ends_in_a_mark_that_did_not_begin_before_it(tmp_path: Path) ->
         assert inside[0] < time < inside[1]
 
 
-def arrows_of(built: RunBuilder, folder: Path, **chosen: int) -> list[tuple[int, int]]:
+def arrows_of(built: RunBuilder, folder: Path, **chosen: Any) -> list[tuple[int, int]]:
     trace = exported(built, folder, Choice(**chosen))
     source = {event["id"]: event["pid"] - 1 for event in trace.events("s")}
     return sorted((source[event["id"]], event["pid"] - 1) for event in trace.events("f"))

@@ -27,9 +27,9 @@ from tests.exporters.runs import write_run
 from tracekit.dataset import Run, open_run
 from tracekit.errors import TracekitError, UsageError
 from tracekit.exporters import otel_sdk
-from tracekit.exporters._otel_proto import encode
-from tracekit.exporters._otlp_version import VERSION
-from tracekit.exporters._traces import Traces
+from tracekit.exporters._otel.proto import encode
+from tracekit.exporters._otel.traces import Traces
+from tracekit.exporters._otlp.version import VERSION
 from tracekit.model import span_id, step_trace_id
 from tracekit.testing.builder import RunBuilder
 

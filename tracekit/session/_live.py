@@ -20,8 +20,8 @@ def live_rule(asked: bool | str | None, told: str | None) -> str | None:
     """
     if asked is False or (asked is None and told is not None and told.lower() in _OFF):
         return None
-    from tracekit.exporters._otlp_settings import asked_for, exporter_of, read_settings
-    from tracekit.exporters._sampling import NO_TRACES, Rule
+    from tracekit.exporters._live.sampling import NO_TRACES, Rule
+    from tracekit.exporters._otlp.settings import asked_for, exporter_of, read_settings
 
     if asked is None and told is None and not asked_for():
         return None
@@ -44,7 +44,7 @@ def live_rule(asked: bool | str | None, told: str | None) -> str | None:
 
 def _metrics_can_be_sent(raises: bool) -> bool:
     """Whether the environment of metrics is right; packages that are missing are only told of."""
-    from tracekit.exporters._metric_settings import read_metric_settings
+    from tracekit.exporters._metrics.settings import read_metric_settings
 
     try:
         read_metric_settings()

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.dataset.decode import Origin, decode
-from tracekit.exporters._otel_names import SHARED
-from tracekit.exporters._otel_resource import Resources, given_resource
-from tracekit.exporters._otel_spans import (
+from tracekit.exporters._otel.names import SHARED
+from tracekit.exporters._otel.resource import Resources, given_resource
+from tracekit.exporters._otel.spans import (
     Items,
     OtelSpan,
     Portion,

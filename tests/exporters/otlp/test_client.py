@@ -12,8 +12,8 @@ pytest.importorskip("grpc")
 
 from tests.exporters.otlp.server import OtlpServer, Reply, partial, request
 from tracekit.errors import MissingDependency
-from tracekit.exporters._otlp_client import Answer, Client, connect, deliver
-from tracekit.exporters._otlp_settings import Settings, read_settings
+from tracekit.exporters._otlp.client import Answer, Client, connect, deliver
+from tracekit.exporters._otlp.settings import Settings, read_settings
 
 BUSY = Reply(503)
 
@@ -142,7 +142,7 @@ def test_what_is_not_installed_is_said_before_anything_is_sent(
     settings: Settings, module: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(sys.modules):
-        if name.startswith((f"{module}.", "tracekit.exporters._otlp_http")):
+        if name.startswith((f"{module}.", "tracekit.exporters._otlp.http_client")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependency, match=f"^{package} is not installed: pip install"):

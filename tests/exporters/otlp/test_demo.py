@@ -15,7 +15,7 @@ import pytest
 from tests.exporters.otlp.readback import ReadSpan
 from tests.exporters.otlp.servers import Phoenix, Rotel
 from tracekit.dataset import open_run
-from tracekit.exporters._otel_spans import RunIds
+from tracekit.exporters._otel.spans import RunIds
 from tracekit.model import span_id
 
 STEPS, RANKS = 12, 4

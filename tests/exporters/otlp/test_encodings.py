@@ -16,9 +16,9 @@ from tests.exporters.otlp.readback import values_of
 from tests.exporters.runs import write_run
 from tracekit.dataset import open_run
 from tracekit.exporters import otlp
-from tracekit.exporters._otel_proto import MOST_BYTES, encode, requests
-from tracekit.exporters._otel_spans import OtelSpan, Portion, Shared
-from tracekit.exporters._traces import Traces
+from tracekit.exporters._otel.proto import MOST_BYTES, encode, requests
+from tracekit.exporters._otel.spans import OtelSpan, Portion, Shared
+from tracekit.exporters._otel.traces import Traces
 from tracekit.testing.builder import RunBuilder
 
 EDGES = [-(1 << 63), (1 << 63) - 1, 1 << 63, -1, 0]

@@ -19,8 +19,8 @@ grpc = pytest.importorskip("grpc")
 from tests.exporters.otlp.certificates import Certificates, make_certificates  # noqa: E402
 from tests.exporters.otlp.server import partial, request  # noqa: E402
 from tests.exporters.otlp.statuses import delay, status_bytes  # noqa: E402
-from tracekit.exporters._otlp_client import Answer, Client, connect, deliver  # noqa: E402
-from tracekit.exporters._otlp_settings import Settings, Signal, read_settings  # noqa: E402
+from tracekit.exporters._otlp.client import Answer, Client, connect, deliver  # noqa: E402
+from tracekit.exporters._otlp.settings import Settings, Signal, read_settings  # noqa: E402
 
 SHORT_S = 0.5
 DETAILS = "grpc-status-details-bin"
@@ -422,9 +422,9 @@ def test_a_server_may_ask_who_we_are(
 
 def test_grpc_is_loaded_only_by_those_who_use_it() -> None:
     code = (
-        "import sys; from tracekit.exporters._otlp_settings import read_settings;"
-        "from tracekit.exporters._otlp_client import connect;"
-        "import tracekit.exporters._otlp_grpc;"
+        "import sys; from tracekit.exporters._otlp.settings import read_settings;"
+        "from tracekit.exporters._otlp.client import connect;"
+        "import tracekit.exporters._otlp.grpc_client;"
         "connect(read_settings('traces', {}), 'traces').close();"
         "read_settings('traces', {}, protocol='grpc'); print('grpc' in sys.modules)"
     )

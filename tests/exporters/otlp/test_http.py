@@ -22,8 +22,8 @@ pytest.importorskip("grpc")
 from tests.exporters.otlp.certificates import Certificates, make_certificates
 from tests.exporters.otlp.server import OtlpServer, Reply, partial, request
 from tests.exporters.otlp.statuses import status_bytes
-from tracekit.exporters._otlp_client import Answer, Client, connect
-from tracekit.exporters._otlp_settings import Settings, Signal, read_settings
+from tracekit.exporters._otlp.client import Answer, Client, connect
+from tracekit.exporters._otlp.settings import Settings, Signal, read_settings
 
 TEXT = {"Content-Type": "text/plain"}
 SHORT_S = 0.5

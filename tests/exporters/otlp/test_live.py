@@ -22,7 +22,7 @@ import pytest
 from tests.exporters.otlp.readback import ReadSpan, spans_of
 from tests.exporters.otlp.server import OtlpServer, Reply, partial
 from tracekit.dataset import open_run
-from tracekit.exporters._otel_spans import RunIds, run_trace_id
+from tracekit.exporters._otel.spans import RunIds, run_trace_id
 from tracekit.model import span_id, step_trace_id
 
 JOB = Path(__file__).with_name("live_job.py")

@@ -14,10 +14,10 @@ import pytest
 from tests.exporters.otlp.server import OtlpServer, Reply
 from tests.exporters.otlp.test_new_parts import HOST, Writer
 from tracekit.errors import UsageError
-from tracekit.exporters import _live_run
-from tracekit.exporters._live_metrics import LiveMetrics
-from tracekit.exporters._live_run import Source
-from tracekit.exporters._metric_settings import read_metric_settings
+from tracekit.exporters._live import run as live_run
+from tracekit.exporters._live.metrics import LiveMetrics
+from tracekit.exporters._live.run import Source
+from tracekit.exporters._metrics.settings import read_metric_settings
 from tracekit.model import CLASSES
 from tracekit.session._live import live_rule
 
@@ -127,7 +127,7 @@ def test_a_backend_of_metrics_that_is_away_does_not_hold_the_traces_up(tmp_path:
 def test_a_rank_that_nobody_waited_for_counts_when_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_live_run, "_HELD_FOR_S", 0.0)
+    monkeypatch.setattr(live_run, "_HELD_FOR_S", 0.0)
     writer = Writer(tmp_path)
     with OtlpServer() as server:
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}

@@ -14,8 +14,8 @@ import pytest
 
 from tests.exporters.otlp.server import OtlpServer, Reply, partial
 from tracekit.errors import UsageError
-from tracekit.exporters._metric_settings import MetricSettings, read_metric_settings
-from tracekit.exporters._otel_resource import Resources
+from tracekit.exporters._metrics.settings import MetricSettings, read_metric_settings
+from tracekit.exporters._otel.resource import Resources
 from tracekit.exporters._values import values
 from tracekit.exporters.otel_metrics import DURATIONS_S, WAITS_S, RunMetrics, Sent
 from tracekit.model import CLASSES

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from tracekit.dataset.parts import Held, batch_name, part_folder, write_file
 from tracekit.dataset.schema import TABLES, cast
-from tracekit.exporters._new_parts import NewParts
-from tracekit.exporters._sampling import Chooser, Rule
+from tracekit.exporters._live.new_parts import NewParts
+from tracekit.exporters._live.sampling import Chooser, Rule
 from tracekit.testing.builder import RunBuilder
 
 HOST = "0badcafe"

@@ -12,7 +12,7 @@ pytest.importorskip("grpc")
 
 from tests.exporters.otlp.certificates import Certificates, make_certificates
 from tracekit.errors import MissingDependency, UsageError
-from tracekit.exporters._otlp_settings import (
+from tracekit.exporters._otlp.settings import (
     Settings,
     Signal,
     asked_for,

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.exporters.otlp.statuses import delay, status_bytes
-from tracekit.exporters._otlp_status import Status, read_status
+from tracekit.exporters._otlp.status import Status, read_status
 
 
 def test_an_empty_status_says_nothing() -> None:

@@ -12,7 +12,7 @@ from tests.analysis.runs import LENGTH, RANKS, STEPS, runs, tables_of
 from tracekit.analysis.collect import collect
 from tracekit.analysis.options import Options
 from tracekit.analysis.tables import overview
-from tracekit.exporters._step_times import step_times
+from tracekit.exporters._metrics.step_times import step_times
 from tracekit.model import CLASSES
 from tracekit.testing import RunBuilder
 

@@ -13,9 +13,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.exporters.otlp.readback import ReadSpan, spans_of
 from tests.exporters.runs import write_run
 from tracekit.dataset import open_run
-from tracekit.exporters._otel_proto import encode
-from tracekit.exporters._otel_spans import run_trace_id
-from tracekit.exporters._traces import Traces
+from tracekit.exporters._otel.proto import encode
+from tracekit.exporters._otel.spans import run_trace_id
+from tracekit.exporters._otel.traces import Traces
 from tracekit.exporters.chrome_trace import Choice
 from tracekit.model import Correction, span_id, step_trace_id
 from tracekit.testing.builder import RunBuilder

@@ -26,7 +26,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, ProtocolError
 
-from tracekit.exporters._otlp_answer import (
+from tracekit.exporters._otlp.answer import (
     LARGEST_ANSWER,
     LONGEST_PAUSE_S,
     Answer,
@@ -37,9 +37,9 @@ from tracekit.exporters._otlp_answer import (
     too_long,
     words,
 )
-from tracekit.exporters._otlp_settings import Settings, Signal, tls_context
-from tracekit.exporters._otlp_status import read_status
-from tracekit.exporters._otlp_version import USER_AGENT
+from tracekit.exporters._otlp.settings import Settings, Signal, tls_context
+from tracekit.exporters._otlp.status import read_status
+from tracekit.exporters._otlp.version import USER_AGENT
 
 __all__ = ["HttpClient"]
 

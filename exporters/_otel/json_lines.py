@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from tracekit.exporters._otel_names import SCOPE
-from tracekit.exporters._otel_spans import Items, OtelSpan, Portion
+from tracekit.exporters._otel.names import SCOPE
+from tracekit.exporters._otel.spans import Items, OtelSpan, Portion
 from tracekit.exporters._values import Value
 
 __all__ = ["lines"]

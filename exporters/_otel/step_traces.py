@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.exporters import _otel_names as names
 from tracekit.exporters._arrows import Calls
-from tracekit.exporters._otel_spans import (
+from tracekit.exporters._otel import names
+from tracekit.exporters._otel.spans import (
     Items,
     OtelEvent,
     OtelLink,
@@ -22,8 +22,8 @@ from tracekit.exporters._otel_spans import (
     clean_time,
     items,
 )
+from tracekit.exporters._otel.waits import waits
 from tracekit.exporters._values import Value, values
-from tracekit.exporters._waits import waits
 
 __all__ = [
     "ByRank",

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, BinaryIO
 
 from tracekit.errors import MissingDependency
-from tracekit.exporters._timeline import Process, Slice, Timeline, Track
+from tracekit.exporters._timeline.timeline import Process, Slice, Timeline, Track
 
 __all__ = ["TrackEvents", "need_messages"]
 

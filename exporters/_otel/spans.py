@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.exporters._otel_names import OPEN, RANK, SHARED, VARYING
+from tracekit.exporters._otel.names import OPEN, RANK, SHARED, VARYING
 from tracekit.exporters._values import Value, values
 from tracekit.model import step_trace_id
 

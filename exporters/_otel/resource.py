@@ -11,8 +11,8 @@ from uuid import UUID, uuid5
 
 import orjson
 
-from tracekit.exporters import _otel_names as names
-from tracekit.exporters._otel_spans import Items, OtelLink, clean
+from tracekit.exporters._otel import names
+from tracekit.exporters._otel.spans import Items, OtelLink, clean
 from tracekit.exporters._values import Value
 from tracekit.model import Correction
 

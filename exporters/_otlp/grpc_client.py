@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracekit.errors import MissingDependency
-from tracekit.exporters._otlp_answer import (
+from tracekit.exporters._otlp.answer import (
     LARGEST_ANSWER,
     LARGEST_REQUEST,
     LONGEST_PAUSE_S,
@@ -20,9 +20,9 @@ from tracekit.exporters._otlp_answer import (
     too_long,
     words,
 )
-from tracekit.exporters._otlp_settings import Settings, Signal
-from tracekit.exporters._otlp_status import read_status
-from tracekit.exporters._otlp_version import USER_AGENT
+from tracekit.exporters._otlp.settings import Settings, Signal
+from tracekit.exporters._otlp.status import read_status
+from tracekit.exporters._otlp.version import USER_AGENT
 
 __all__ = ["GrpcClient"]
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tracekit.errors import MissingDependency, UsageError
-from tracekit.exporters._otlp_proxy import find_proxy
+from tracekit.exporters._otlp.proxy import find_proxy
 
 __all__ = ["Settings", "Signal", "asked_for", "exporter_of", "read_settings", "tls_context"]
 

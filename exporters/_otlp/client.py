@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 
 from tracekit.errors import MissingDependency
-from tracekit.exporters._otlp_answer import Answer, Client
-from tracekit.exporters._otlp_settings import Settings, Signal
+from tracekit.exporters._otlp.answer import Answer, Client
+from tracekit.exporters._otlp.settings import Settings, Signal
 
 __all__ = ["Answer", "Client", "connect", "deliver"]
 
@@ -23,11 +23,11 @@ def connect(settings: Settings, signal: Signal) -> Client:
     certificate vanished since the settings were read.
     """
     if settings.protocol == "grpc":
-        from tracekit.exporters._otlp_grpc import GrpcClient
+        from tracekit.exporters._otlp.grpc_client import GrpcClient
 
         return GrpcClient(settings, signal)
     try:
-        from tracekit.exporters._otlp_http import HttpClient
+        from tracekit.exporters._otlp.http_client import HttpClient
     except ImportError as error:
         raise MissingDependency("urllib3", "otlp") from error
     return HttpClient(settings, signal)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import orjson
 
 from tracekit.errors import MissingDependency
-from tracekit.exporters._otlp_settings import Signal
+from tracekit.exporters._otlp.settings import Signal
 
 __all__ = [
     "LARGEST_ANSWER",

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.dataset import Run
-from tracekit.exporters import _otel_names as names
-from tracekit.exporters._folding import BUDGET, fit
-from tracekit.exporters._otel_resource import Resources
-from tracekit.exporters._otel_spans import (
+from tracekit.exporters._otel import names
+from tracekit.exporters._otel.folding import BUDGET, fit
+from tracekit.exporters._otel.resource import Resources
+from tracekit.exporters._otel.spans import (
     Items,
     OtelEvent,
     OtelLink,
@@ -24,8 +24,7 @@ from tracekit.exporters._otel_spans import (
     by_rank,
     clean_time,
 )
-from tracekit.exporters._records import Choice, Records, read_records
-from tracekit.exporters._step_traces import (
+from tracekit.exporters._otel.step_traces import (
     ByRank,
     Step,
     attach,
@@ -35,6 +34,7 @@ from tracekit.exporters._step_traces import (
     root_span,
     step_spans,
 )
+from tracekit.exporters._records import Choice, Records, read_records
 from tracekit.exporters._values import values
 
 __all__ = ["Traces"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tracekit.dataset import Run
 from tracekit.exporters._arrows import Arrow, Calls
 from tracekit.exporters._records import Choice, read_records
-from tracekit.exporters._tracks import sub_tracks
+from tracekit.exporters._timeline.tracks import sub_tracks
 from tracekit.exporters._values import values
 
 __all__ = ["Counter", "Instant", "Process", "Slice", "Timeline", "Track"]

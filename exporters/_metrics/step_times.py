@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.exporters._arrows import Calls
+from tracekit.exporters._otel.waits import waits
 from tracekit.exporters._values import values
-from tracekit.exporters._waits import waits
 from tracekit.model import CLASSES, DIRECTION_OF_OP, Direction
 
 __all__ = ["StepTimes", "step_times"]

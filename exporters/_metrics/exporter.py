@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracekit.errors import MissingDependency
-from tracekit.exporters._metric_settings import MetricSettings
-from tracekit.exporters._otlp_client import Client, deliver
+from tracekit.exporters._metrics.settings import MetricSettings
+from tracekit.exporters._otlp.client import Client, deliver
 
 try:
     from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics

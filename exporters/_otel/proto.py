@@ -9,8 +9,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
-from tracekit.exporters._otel_names import SCOPE
-from tracekit.exporters._otel_spans import Items, OtelSpan, Portion, Shared
+from tracekit.exporters._otel.names import SCOPE
+from tracekit.exporters._otel.spans import Items, OtelSpan, Portion, Shared
 
 __all__ = ["MOST_BYTES", "encode", "requests"]
 

@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tracekit.exporters._timeline import Process, Timeline
+from tracekit.exporters._timeline.timeline import Process, Timeline
 
 __all__ = ["MANIFEST", "manifest", "member"]
 

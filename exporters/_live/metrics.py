@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
-from tracekit.exporters._live_run import LiveRun, Source
-from tracekit.exporters._metric_settings import MetricSettings
-from tracekit.exporters._otel_resource import given_resource
+from tracekit.exporters._live.run import LiveRun, Source
+from tracekit.exporters._metrics.settings import MetricSettings
+from tracekit.exporters._otel.resource import given_resource
 from tracekit.exporters._values import values
 from tracekit.exporters.otel_metrics import RunMetrics, Sent
 

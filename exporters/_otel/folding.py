@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 
-from tracekit.exporters import _otel_names as names
-from tracekit.exporters._otel_spans import Items, OtelSpan, RunIds, Shared
+from tracekit.exporters._otel import names
+from tracekit.exporters._otel.spans import Items, OtelSpan, RunIds, Shared
 
 __all__ = ["BUDGET", "fit"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from tracekit.dataset.conversion import run_json
-from tracekit.exporters._new_parts import NewParts, Outside
-from tracekit.exporters._otel_resource import Resources
-from tracekit.exporters._otel_spans import RunIds
+from tracekit.exporters._live.new_parts import NewParts, Outside
+from tracekit.exporters._otel.resource import Resources
+from tracekit.exporters._otel.spans import RunIds
 from tracekit.exporters._values import values
 
 __all__ = ["LiveRun", "Source"]

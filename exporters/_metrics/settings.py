@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from tracekit.errors import MissingDependency, UsageError
-from tracekit.exporters._otlp_settings import Settings, read_settings
+from tracekit.exporters._otlp.settings import Settings, read_settings
 
 __all__ = ["MetricSettings", "read_metric_settings"]
 

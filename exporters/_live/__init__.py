@@ -1,0 +1,1 @@
+"""A run that is under way: what is new of it, and which steps are chosen."""

@@ -1,0 +1,1 @@
+"""The protocol: where requests go, how, and what comes of them."""

@@ -1,0 +1,1 @@
+"""A run as a timeline: processes, tracks and what stands on them."""
