@@ -60,6 +60,19 @@ def test_a_save_that_not_all_have_made_yet_is_not_compared() -> None:
     assert silent(run)
 
 
+def test_what_one_rank_saves_beside_the_others_is_not_compared() -> None:
+    run = saved()
+    states = [one for one in run.facts if one["name"] == "checkpoint_state"]
+    run.facts = [one for one in run.facts if one["name"] != "checkpoint_state"]
+    run.fact("checkpoint_state", {"step": 5, "variables": 3, "checksum": "of the export"}, 0)
+    run.facts += states
+    assert silent(run)
+    run = saved(checksum="bb")
+    run.fact("checkpoint_state", {"step": 40, "variables": 3, "checksum": "of the export"}, 0)
+    (finding,) = found(run, ID)
+    assert finding.ranks == (2,)
+
+
 def test_ranks_with_other_parts_of_the_model_save_other_things() -> None:
     run = saved(2, saves=2, variables=13, checksum="bb")
     for rank in range(2):

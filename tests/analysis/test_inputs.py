@@ -174,6 +174,16 @@ def test_a_buffer_smaller_than_the_data_is_advice_and_no_more() -> None:
     assert verdict(run).symptom == "healthy"
 
 
+def test_elements_are_counted_where_they_are_shuffled() -> None:
+    """100 batches of 32 made after a buffer of 1,000."""
+    run = fed(
+        cardinality=100, shuffle_buffer=1000, made_by=["_PrefetchDataset", "_BatchDataset",
+        "_ShuffleDataset"],
+    )  # fmt: skip
+    (finding,) = found(run, "data.shuffle")
+    assert finding.evidence["elements"] == 99 * 32 + 1
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -181,6 +191,11 @@ def test_a_buffer_smaller_than_the_data_is_advice_and_no_more() -> None:
         {"shuffle_buffer": 3000},
         {"shuffle_buffer": None},
         {"cardinality": None, "shuffle_buffer": 10},
+        {
+            "cardinality": 100,
+            "shuffle_buffer": 100,
+            "made_by": ["_ShuffleDataset", "_BatchDataset"],
+        },
         {"cardinality": -2, "shuffle_buffer": 10},
         {"name": "validation", "shuffle_buffer": 10},
     ],

@@ -81,6 +81,12 @@ def test_an_accuracy_above_one_is_proof() -> None:
     assert finding.evidence["largest"] == pytest.approx(1.74)
 
 
+def test_what_the_graph_shows_decides() -> None:
+    (finding,) = found(reduced("SUM", "value", mean=True), ID)
+    assert (finding.severity, finding.certainty) == (Severity.WARNING, Certainty.LIKELY)
+    assert silent(reduced("SUM", "truediv", mean=False))
+
+
 def test_a_summed_mean_is_likely_by_its_name() -> None:
     (finding,) = found(reduced("SUM", "mean_loss"), ID)
     assert (finding.severity, finding.certainty) == (Severity.WARNING, Certainty.LIKELY)

@@ -64,7 +64,7 @@ def _uneven_finding(
 
 
 def _counted(record: Record) -> dict[tuple[int, int], dict[int, int]]:
-    """Batches of each rank in each epoch that ranks told of, of several data sets in their order."""
+    """Batches of each rank in each epoch that it told of; of several data sets in their order."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     for rank in record.ranks:
         told_of: Counter[int] = Counter()
@@ -173,7 +173,7 @@ def _small_buffer(record: Record) -> Iterator[Finding]:
     for rank in record.ranks:
         for told in record.facts.of(rank).told("tf_dataset"):
             name = text_of(told.get("name")) or "the data set"
-            buffer, size = number(told.get("shuffle_buffer")), number(told.get("cardinality"))
+            buffer, size = number(told.get("shuffle_buffer")), _elements(told)
             if buffer is None or size is None or not 0 < buffer < size or name in seen:
                 continue
             if name.lower().startswith(_EVALUATION):
@@ -185,6 +185,18 @@ def _small_buffer(record: Record) -> Iterator[Finding]:
                 Certainty.CANNOT_TELL,
                 say("data.shuffle", name=name, buffer=buffer, size=size),
                 ranks=record.ranks,
-                evidence={"shuffle_buffer": buffer, "cardinality": size},
+                evidence={"shuffle_buffer": buffer, "elements": size},
                 advice=(say("advice.shuffle", size=size),),
             )
+
+
+def _elements(told: Mapping[str, Any]) -> int | None:
+    """How many elements a data set has at least where it is shuffled, batched later or not."""
+    size, batch = number(told.get("cardinality")), number(told.get("batch"))
+    made = told.get("made_by")
+    kinds = [str(kind) for kind in made] if isinstance(made, list) else []  # the last one first
+    shuffled = next((i for i, kind in enumerate(kinds) if "Shuffle" in kind), -1)
+    batched = next((i for i, kind in enumerate(kinds) if "Batch" in kind), len(kinds))
+    if size is None or not batch or batched > shuffled:
+        return size
+    return (size - 1) * batch + 1

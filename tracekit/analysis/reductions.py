@@ -86,8 +86,11 @@ def _summed(
     elif twin is not None:
         severity, certainty, key = Severity.WARNING, Certainty.LIKELY, "summed"
         evidence["same_value"], evidence["ratio"] = twin
-    elif _IS_MEAN.search(value):
+    elif any(one.get("mean") is True for one in by_rank.values()) or _IS_MEAN.search(value):
         severity, certainty, key = Severity.WARNING, Certainty.LIKELY, "summed"
+        evidence["mean_on_each_replica"] = True
+    elif any(one.get("mean") is False for one in by_rank.values()):
+        return  # something was divided after it was added up
     if key == "summed":
         advice = "advice.reduction.mean"
     yield Finding(
@@ -115,7 +118,7 @@ def _twin(record: Record, value: str, replicas: int) -> tuple[str, float] | None
     series: dict[str, dict[int, float]] = {}
     for row in rows:
         series.setdefault(row["name"], {})[row["step"]] = row["value"]
-    mine = series.pop(value, {})
+    mine = series.pop(value, None) or series.pop("loss", {})
     for name, values in series.items():
         steps = [step for step in mine if values.get(step)]
         if len(steps) < _LEAST_STEPS:
