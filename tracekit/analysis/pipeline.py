@@ -14,9 +14,11 @@ from tracekit.analysis.collect import collect
 from tracekit.analysis.deaths import Mortem, post_mortem
 from tracekit.analysis.ends import End, read_ends
 from tracekit.analysis.facts import Facts, read_facts
+from tracekit.analysis.first_errors import judge_logs
 from tracekit.analysis.gaps import clock_findings, gap_findings
 from tracekit.analysis.inputs import input_findings
 from tracekit.analysis.judge import judge
+from tracekit.analysis.logs import Logs, read_logs, with_logs
 from tracekit.analysis.numerics import numeric_findings
 from tracekit.analysis.options import Options
 from tracekit.analysis.overhead import overhead
@@ -75,7 +77,7 @@ def analyze(
     ``where`` is how the run is called in the commands that are advised.
     """
     options = options or Options()
-    seen = overview(engine)
+    seen = with_logs(engine, overview(engine))
     if seen is None:
         return _nothing(_covered(coverage or Coverage(), None))
     covered = _covered(coverage or Coverage(), seen.attempt)
@@ -90,6 +92,9 @@ def analyze(
     times = step_times(tables, steps) if tables is not None and steps is not None else None
     median_ns = times.median * 1e6 if times is not None else None
     mortem = post_mortem(ends, facts, median_ns, options)
+    logs = read_logs(engine, seen.attempt)
+    if logs is not None:
+        mortem = judge_logs(mortem, logs, ends, facts)
     shares, judgement, peers = None, None, None
     findings = list(mortem.findings)
     if tables is not None and steps is not None and len(steps.used):
@@ -119,7 +124,7 @@ def analyze(
     symptom = mortem.symptom or _symptom(findings)
     return Analysis(
         symptom,
-        _phase(mortem, ends, tables, steps),
+        _phase(mortem, ends, tables, steps, logs),
         run,
         answers(mortem, judgement, peers, shares, tables, steps, facts),
         clock,
@@ -234,11 +239,17 @@ def _symptom(findings: list[Finding]) -> str:
     return "healthy"
 
 
-def _phase(mortem: Mortem, ends: dict[int, End], tables: Tables | None, steps: Steps | None) -> str:
+def _phase(
+    mortem: Mortem,
+    ends: dict[int, End],
+    tables: Tables | None,
+    steps: Steps | None,
+    logs: Logs | None,
+) -> str:
     """Where the job was when what it is about happened: before, in or after its steps."""
     began = tables is not None and len(tables.steps) > 0
     if not began or steps is None:
-        return "startup"
+        return logs.phase if logs is not None and logs.phase else "startup"
     if mortem.symptom is None:
         return "training"
     if mortem.opened is not None:

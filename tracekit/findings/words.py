@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tracekit.findings._log_words import LOG_WORDS
 from tracekit.findings._more_words import MORE_WORDS
 from tracekit.findings._network_words import NETWORK_WORDS
 
@@ -359,6 +360,7 @@ WORDS: Mapping[str, str] = {
     "waiting.many": _("{ranks} wait"),
     "ranks.one": _("rank {listed}"),
     "ranks.many": _("ranks {listed}"),
+    **LOG_WORDS,
     **MORE_WORDS,
     **NETWORK_WORDS,
 }
