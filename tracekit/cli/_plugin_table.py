@@ -62,6 +62,14 @@ BUILT_IN = (
     ),
     Plugin(
         "adapter",
+        "tensorflow",
+        "tracekit.adapters.tensorflow",
+        "traces TensorFlow training, live: TracekitCallback(), trace_strategy(), trace_dataset()",
+        extra="tensorflow",
+        needs=("tensorflow",),
+    ),
+    Plugin(
+        "adapter",
         "torch",
         "tracekit.adapters.torch",
         "traces PyTorch training, live: trace(model, optimizer=, loader=)",

@@ -235,6 +235,14 @@ class Recorder:
             pass
         return _NO_STEP, 0
 
+    def ended_steps(self) -> list[tuple[int, int, int]]:
+        """The newest steps that have ended: number, begin and end by ``clock``."""
+        return [
+            ((word >> STEP_BITS) - 1, start, end)
+            for start, end, word, _ in list(self._steps)
+            if end
+        ]
+
     def set_micro_step(self, micro_step: int | None) -> None:
         """Number the forward/backward inside the step that spans belong to from now on."""
         step = self.step_word >> STEP_BITS << STEP_BITS

@@ -1,0 +1,178 @@
+"""A strategy in a loop of the user's own: what is run, reduced and gathered by it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tracekit import recorder
+from tracekit.adapters._patch import Watch, patch
+from tracekit.adapters.tensorflow._attach import attach, bind
+from tracekit.adapters.tensorflow._calls import calls_of
+from tracekit.adapters.tensorflow._facts import tell_process, tell_reduction, tell_strategy
+from tracekit.adapters.tensorflow._guard import guarded, require
+from tracekit.adapters.tensorflow._handle import Handle
+from tracekit.adapters.tensorflow._loop import active, type_of
+from tracekit.adapters.tensorflow._windows import settings_of
+from tracekit.errors import UsageError
+
+__all__ = ["trace_strategy", "watch_strategy"]
+
+_watched: Watch[bool] = Watch()
+
+
+def trace_strategy(
+    strategy: Any,
+    *,
+    windows: bool | Sequence[int] = True,
+    check_gradients: bool = False,
+) -> Handle:
+    """Trace a loop of one's own that trains with a strategy, before its first step.
+
+    Args:
+        strategy: a ``tf.distribute.Strategy``, or what makes one without arguments, as
+            ``tf.distribute.MultiWorkerMirroredStrategy``: then a worker that never joins shows.
+        windows: True for a profile of 4 steps in every 100, False for none, or (every, length).
+        check_gradients: count what is not finite in the gradients before they are reduced.
+
+    Returns the handle, whose ``strategy`` is the strategy. Raises ``MissingDependency`` without
+    TensorFlow and ``UsageError`` for what is neither; the training is never disturbed.
+    """
+    require()
+    chosen = settings_of(windows)
+    if not hasattr(strategy, "extended"):
+        if not callable(strategy):
+            raise UsageError(f"trace_strategy() needs a strategy, not {type(strategy).__name__}")
+        strategy = _made(strategy)
+        if not hasattr(strategy, "extended"):
+            raise UsageError(f"what was called made a {type(strategy).__name__}, no strategy")
+    handle = Handle(strategy=strategy)
+    _attach(handle, strategy, chosen, check_gradients)
+    return handle
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """Make a strategy, which waits until all workers have come."""
+    rec = recorder.current_or_start()
+    if rec is None:
+        return make()
+    tell_process(rec)
+    start = calls_of(rec).call("start", "barrier", "strategy start", keep=False)
+    with type_of("strategy start", "init"), start:
+        return make()
+
+
+@guarded("trace_strategy")
+def _attach(
+    handle: Handle, strategy: Any, windows: tuple[int, int] | None, check_gradients: bool
+) -> None:
+    bind(strategy)
+    loop = attach(handle, windows, check_gradients)
+    if loop is None:
+        return
+    handle.undo += watch_strategy(strategy)
+    tell_strategy(loop.recorder, strategy)
+    handle.undo.insert(0, loop.leave)
+
+
+def watch_strategy(strategy: Any) -> list[Callable[[], None]]:
+    """Record what a strategy is asked for; returns what undoes it."""
+    undo = [_watched.add(strategy, True)]
+    for name, make in (("run", _run), ("reduce", _reduce), ("gather", _gather), ("scope", _scope)):
+        if hasattr(strategy, name):
+            undo.append(patch(type(strategy), name, make))
+        else:
+            recorder.say_once(f"TensorFlow: this version has no strategy.{name}")
+    return undo
+
+
+def _eager() -> bool:
+    return bool(sys.modules["tensorflow"].executing_eagerly())
+
+
+def _run(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        loop = active() if _watched.get(self) else None
+        if loop is None or not _eager():
+            return original(self, *args, **kwargs)
+        return loop.run("strategy.run", None, original, (self, *args), kwargs)
+
+    return run
+
+
+def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reduce(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not _watched.get(self):
+            return original(self, *args, **kwargs)
+        tell_reduction(self, args, kwargs)
+        if not _eager():
+            return original(self, *args, **kwargs)
+        with _together("all_reduce"):
+            return original(self, *args, **kwargs)
+
+    return reduce
+
+
+def _gather(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def gather(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not _watched.get(self) or not _eager():
+            return original(self, *args, **kwargs)
+        with _together("all_gather"):
+            return original(self, *args, **kwargs)
+
+    return gather
+
+
+@contextmanager
+def _together(op: str) -> Iterator[None]:
+    """A reduction that all workers make outside of a graph: its beginning is an arrival.
+
+    In a window the profile has it; the host's word would count it twice.
+    """
+    loop = active()
+    if loop is None or recorder.pause.on:
+        yield
+        return
+    profiled = loop.windows is not None and loop.windows.is_open
+    with calls_of(loop.recorder).call("host", op, op, keep=not profiled):
+        yield
+
+
+class _Scope:
+    """``strategy.scope()`` as it is, and a span of it."""
+
+    def __init__(self, scope: Any) -> None:
+        self._scope = scope
+        self._span: Any = None
+
+    def __enter__(self) -> Any:
+        entered = self._scope.__enter__()
+        loop = active()
+        if loop is not None and not loop.in_step and not loop.in_fit and not loop.inside:
+            self._span = type_of("strategy.scope", "init")
+            self._span.__enter__()
+        return entered
+
+    def __exit__(self, *error: Any) -> Any:
+        span, self._span = self._span, None
+        if span is not None:
+            span.__exit__(*error)
+        return self._scope.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scope, name)
+
+
+def _scope(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scope(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        return _Scope(made) if _watched.get(self) and _eager() else made
+
+    return scope
