@@ -180,7 +180,7 @@ class _Writer:
                     "value": float(notice.count),
                     "text": notice.text,
                     "source": notice.first.source,
-                    "attributes": _json(about),
+                    "attributes": _json({k: v for k, v in about.items() if k != "role"}),
                 }
             )
 

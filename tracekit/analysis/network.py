@@ -14,7 +14,7 @@ from tracekit.analysis.network_tests import test_findings
 from tracekit.analysis.record import Record
 from tracekit.findings import Certainty, Finding, Severity, say
 
-__all__ = ["network_findings"]
+__all__ = ["network_findings", "symptom_of"]
 
 _SLOW, _VERY_SLOW = 0.5, 0.1
 """Below such a part of what the same card does elsewhere a card is slow."""
@@ -42,6 +42,19 @@ def network_findings(record: Record) -> Iterator[Finding]:
     yield from _missing_cards(told)
     yield from _interfaces(told)
     yield from _jobs(told)
+
+
+def symptom_of(finding: Finding) -> str | None:
+    """What became of the job by a finding about its end; None where it is about something else."""
+    if finding.id.startswith("hang."):
+        return "hang"
+    if finding.id == "crash.oom":
+        return "oom"
+    if finding.id.startswith(("crash.", "host.")):
+        return "crash"
+    if finding.id == "comm.error":
+        return "crash" if finding.severity is Severity.CRITICAL else "abnormal"
+    return None
 
 
 def _lines(pairs: Iterable[tuple[str, str]]) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tracekit.analysis.tables import Overview
 from tracekit.dataset.engine import Engine
 
-__all__ = ["Notice", "Peer", "Told", "read_told"]
+__all__ = ["Notice", "Peer", "Told", "read_told", "with_network"]
 
 _NAMES = (
     "communicator", "nccl", "nccl_calls", "nccl_error", "nccl_jobs", "nccl_mismatch",
@@ -154,3 +155,29 @@ def _notice(peer: Peer | None, row: Mapping[str, Any], value: Mapping[str, Any])
         str(row["host"] or ""),
         bool(peer and peer.process.get("closing")),
     )
+
+
+def with_network(engine: Engine, seen: Overview | None) -> Overview | None:
+    """The overview of a run in which processes are known by the library's log alone; beside steps
+    these do not count, as their journals are missing all the same."""
+    if seen is not None and seen.first_step is not None:
+        return seen
+    rows = engine.sql(
+        "SELECT attempt, run_id, rank, time_ns FROM facts"
+        " WHERE name IN ('nccl_process', 'nccl_tests')"
+    ).to_pylist()
+    if not rows:
+        return seen
+    attempt = max(row["attempt"] for row in rows) if seen is None else seen.attempt
+    times: dict[int, int] = dict(seen.last_ns) if seen is not None else {}
+    for row in rows:
+        if row["attempt"] == attempt and row["rank"] is not None:
+            times[row["rank"]] = max(times.get(row["rank"], 0), row["time_ns"] or 0)
+    if seen is not None:
+        return replace(seen, ranks=tuple(sorted({*seen.ranks, *times})), last_ns=times)
+    first = min((row["time_ns"] for row in rows if row["time_ns"]), default=0)
+    attempts = len({row["attempt"] for row in rows})
+    return Overview(
+        attempt, attempts, rows[0]["run_id"], tuple(sorted(times)), first, times or {0: first},
+        0, 0, 0, None, None, 0, 0, (),
+    )  # fmt: skip

@@ -16,7 +16,7 @@ _FEW_CALLS = 4
 
 
 def hang_findings(told: Told, failed: Mapping[str, Any]) -> Iterator[Finding]:
-    """Calls that differ are told whatever else failed; a start-up only where nothing explains it."""
+    """Calls that differ, whatever else failed; a start-up only where nothing explains it."""
     yield from _mismatches(told)
     if not failed:
         yield from _start_ups(told)

@@ -33,8 +33,8 @@ NETWORK_WORDS: Mapping[str, str] = {
     "net.error.host_files": _("{who} ({hosts}) ran out of file descriptors: {text}"),
     "net.error.host_shm": _("/dev/shm of {hosts} is too small for {who}: {text}"),
     "net.error.fabric_manager": _(
-        "NVLink's switches are not ready on {hosts}, seen by {who}: the fabric manager, or GPUs that"
-        " were not reset after it: {text}"
+        "NVLink's switches are not ready on {hosts}, seen by {who}: the fabric manager, or GPUs"
+        " that were not reset after it: {text}"
     ),
     "net.error.same_device": _("{who} use one GPU: {text}"),
     "net.error.versions": _(
@@ -62,12 +62,12 @@ NETWORK_WORDS: Mapping[str, str] = {
         "the network card of {who} ({hosts}) could not register GPU memory: {text}"
     ),
     "net.error.net_gid": _(
-        "{who} ({hosts}) could not connect a queue to its peer: addresses (GIDs) that do not fit, or"
-        " rails that are not connected: {text}"
+        "{who} ({hosts}) could not connect a queue to its peer: addresses (GIDs) that do not fit,"
+        " or rails that are not connected: {text}"
     ),
     "net.error.net_retry": _(
-        "{who} ({hosts}) got no answer from {peer}: its packets were sent again until that was given"
-        " up: {text}"
+        "{who} ({hosts}) got no answer from {peer}: its packets were sent again until that was"
+        " given up: {text}"
     ),
     "net.error.net_firewall": _("{who} ({hosts}) cannot reach {peer}: {text}"),
     "net.error.net_socket": _("{who} ({hosts}) found no network that it can use: {text}"),
@@ -81,8 +81,8 @@ NETWORK_WORDS: Mapping[str, str] = {
         "connections were closed by {peer}: that process ended first, and why stands in its own log"
     ),
     "net.closed.several": _(
-        "connections were closed by {peer}: these processes ended, and which of them first cannot be"
-        " told from this log"
+        "connections were closed by {peer}: these processes ended, and which of them first cannot"
+        " be told from this log"
     ),
     "net.effects": _(
         "the log has only effects of a failure elsewhere: what it was cannot be told from it"
@@ -143,8 +143,8 @@ NETWORK_WORDS: Mapping[str, str] = {
     ),
     "net.gdr": _("GPU Direct RDMA is not used on {hosts}: network traffic goes through the host"),
     "net.gdr.some": _(
-        "GPU Direct RDMA is not used by {who} ({hosts}), by others it is: their traffic goes through"
-        " the host"
+        "GPU Direct RDMA is not used by {who} ({hosts}), by others it is: their traffic goes"
+        " through the host"
     ),
     "net.gdr.card": _("GPU Direct RDMA is disabled for the network cards of {hosts}"),
     "net.slow_nic": _(
@@ -192,8 +192,8 @@ NETWORK_WORDS: Mapping[str, str] = {
         " ethtool INTERFACE | grep Speed; then cable, transceiver and switch port {port}"
     ),
     "advice.net.ib_write": _(
-        "measure the link alone: ib_write_bw -d {card} on a healthy host, then ib_write_bw -d {card}"
-        " HEALTHY_HOST on {host}"
+        "measure the link alone: ib_write_bw -d {card} on a healthy host, then ib_write_bw -d"
+        " {card} HEALTHY_HOST on {host}"
     ),
     "advice.net.pairwise": _(
         "run nccl-tests pairwise, {host} with each of some others and these with each other:"
@@ -217,19 +217,20 @@ NETWORK_WORDS: Mapping[str, str] = {
         "find the kernel: CUDA_LAUNCH_BLOCKING=1, compute-sanitizer; on {host}, dmesg | grep Xid"
     ),
     "advice.net.memlock": _(
-        "raise the limit: on {host}, ulimit -l unlimited (docker run --ulimit memlock=-1; systemd and"
-        " Slurm: LimitMEMLOCK=infinity)"
+        "raise the limit: on {host}, ulimit -l unlimited (docker run --ulimit memlock=-1; systemd"
+        " and Slurm: LimitMEMLOCK=infinity)"
     ),
     "advice.net.files": _(
-        "raise the limit: on {host}, ulimit -n 1048576; all ranks need some descriptors per peer and"
-        " channel"
+        "raise the limit: on {host}, ulimit -n 1048576; all ranks need some descriptors per peer"
+        " and channel"
     ),
     "advice.net.shm": _(
-        "give the container more: docker run --ipc=host, or --shm-size=8g; on {host}, df -h /dev/shm"
+        "give the container more: docker run --ipc=host, or --shm-size=8g; on {host}, df -h"
+        " /dev/shm"
     ),
     "advice.net.fabric": _(
-        "on {host}: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A2 Fabric; reset the"
-        " GPUs after it was restarted; meanwhile NCCL_NVLS_ENABLE=0"
+        "on {host}: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A2 Fabric; reset"
+        " the GPUs after it was restarted; meanwhile NCCL_NVLS_ENABLE=0"
     ),
     "advice.net.device": _(
         "call torch.cuda.set_device(LOCAL_RANK) before the first collective; look at"
@@ -240,12 +241,12 @@ NETWORK_WORDS: Mapping[str, str] = {
         " WORLD_SIZE differ as they should"
     ),
     "advice.net.port": _(
-        "look at cable, transceiver and counters: on {host}, ibstat {card}; perfquery -x; ethtool -S"
-        " INTERFACE | grep -i -e err -e drop; dmesg | grep {card}"
+        "look at cable, transceiver and counters: on {host}, ibstat {card}; perfquery -x; ethtool"
+        " -S INTERFACE | grep -i -e err -e drop; dmesg | grep {card}"
     ),
     "advice.net.acs": _(
-        "see whether ACS is on: on {host}, lspci -vvv | grep ACSCtl (SrcValid+ is on); turn it off in"
-        " the BIOS or by setpci; to test: NCCL_NET_GDR_LEVEL=LOC"
+        "see whether ACS is on: on {host}, lspci -vvv | grep ACSCtl (SrcValid+ is on); turn it off"
+        " in the BIOS or by setpci; to test: NCCL_NET_GDR_LEVEL=LOC"
     ),
     "advice.net.gid": _(
         "on RoCE compare the GID tables of both hosts: show_gids; then NCCL_IB_GID_INDEX=3 on both,"
@@ -279,18 +280,20 @@ NETWORK_WORDS: Mapping[str, str] = {
         "see where the processes are: py-spy dump --pid PID on each host; nvidia-smi"
     ),
     "advice.net.subsystems": _(
-        "start again and let it tell more: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET,GRAPH"
+        "start again and let it tell more: NCCL_DEBUG=INFO"
+        " NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET,GRAPH"
     ),
     "advice.net.ports": _(
-        "test the way between the hosts: ip -br addr; NCCL_SOCKET_IFNAME; nc -l 29999 on one, nc -zv"
-        " HOST 29999 on the other"
+        "test the way between the hosts: ip -br addr; NCCL_SOCKET_IFNAME; nc -l 29999 on one, nc"
+        " -zv HOST 29999 on the other"
     ),
     "advice.net.alone": _(
         "try it without the program: all_reduce_perf -b 8 -e 128M -f 2 (nccl-tests), on one host,"
         " then on pairs of hosts"
     ),
     "advice.net.p2p": _(
-        "if it hangs: NCCL_P2P_DISABLE=1; when that helps, lspci -vvv | grep ACSCtl and turn ACS off"
+        "if it hangs: NCCL_P2P_DISABLE=1; when that helps, lspci -vvv | grep ACSCtl and turn ACS"
+        " off"
     ),
 }
 """Templates by key; part of ``WORDS``."""
