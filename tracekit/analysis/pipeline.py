@@ -19,6 +19,8 @@ from tracekit.analysis.gaps import clock_findings, gap_findings
 from tracekit.analysis.inputs import input_findings
 from tracekit.analysis.judge import judge
 from tracekit.analysis.logs import Logs, read_logs, with_logs
+from tracekit.analysis.network import network_findings, symptom_of
+from tracekit.analysis.network_facts import with_network
 from tracekit.analysis.numerics import numeric_findings
 from tracekit.analysis.options import Options
 from tracekit.analysis.overhead import overhead
@@ -62,6 +64,7 @@ _DETECTORS = (
     reduction_findings,
     checkpoint_findings,
     input_findings,
+    network_findings,
 )
 """What rests on facts and events alone, in the order in which findings of one weight are told."""
 
@@ -78,6 +81,7 @@ def analyze(
     """
     options = options or Options()
     seen = with_logs(engine, overview(engine))
+    seen = with_network(engine, seen)
     if seen is None:
         return _nothing(_covered(coverage or Coverage(), None))
     covered = _covered(coverage or Coverage(), seen.attempt)
@@ -232,6 +236,8 @@ def _symptom(findings: list[Finding]) -> str:
     """What the gravest finding is about, of those that are about the training."""
     for finding in findings:
         if finding.severity is not Severity.INFO:
+            if (symptom := symptom_of(finding)) is not None:
+                return symptom
             if finding.id.startswith(_SLOW):
                 return "slow"
             if finding.id.startswith(_WRONG):
