@@ -37,7 +37,10 @@ Progress = Callable[[str], None]
 HEAD = 1 << 16
 """Bytes of a file by which its kind is told."""
 
-BUILT_IN: Mapping[str, str] = {"xplane": "tracekit.adapters.xplane:XPlaneImporter"}
+BUILT_IN: Mapping[str, str] = {
+    "xplane": "tracekit.adapters.xplane:XPlaneImporter",
+    "nccl_log": "tracekit.adapters.nccl_log:NcclLogImporter",
+}
 """The importers of tracekit by name, in the order in which they are asked: those that know their
 files by the strictest rule first. None is imported before a file has to be read."""
 
@@ -117,8 +120,8 @@ class Found:
     @property
     def files(self) -> int:
         """How many files there are, of known and of unknown kinds."""
-        known = sum(len(paths) for paths in self.by_kind.values())
-        return known + len(self.unknown) + len(self.unreadable)
+        known = {path for paths in self.by_kind.values() for path in paths}
+        return len(known) + len(self.unknown) + len(self.unreadable)
 
 
 def importers() -> dict[str, Importer]:
@@ -152,21 +155,29 @@ def find_files(paths: Iterable[Path], known: Mapping[str, Importer]) -> Found:
             continue
         seen.add(path)
         try:
-            kind = _kind(path, known)
+            kinds = _kinds(path, known)
         except OSError as error:
             found.unreadable.append((path, error.strerror or str(error)))
             continue
-        if kind is None:
+        if not kinds:
             found.unknown.append(path)
-        else:
+        for kind in kinds:
             found.by_kind.setdefault(kind, []).append(path)
     return found
 
 
-def _kind(path: Path, known: Mapping[str, Importer]) -> str | None:
+def _kinds(path: Path, known: Mapping[str, Importer]) -> list[str]:
+    """The kind of a file; of logs, which hold lines of several programs, all that say ``shares``."""
     with open(path, "rb") as file:
         head = file.read(HEAD)
-    return next((name for name, it in known.items() if head and it.recognizes(path, head)), None)
+    found: list[str] = []
+    for name, importer in known.items() if head else ():
+        shares = getattr(importer, "shares", False)
+        if (shares or not found) and importer.recognizes(path, head):
+            found.append(name)
+            if not shares:
+                break
+    return found
 
 
 def _files(path: Path) -> Iterator[Path]:
