@@ -32,7 +32,7 @@ def live_rule(asked: bool | str | None, told: str | None) -> str | None:
         return NO_TRACES if with_metrics else None
     try:
         text = asked if isinstance(asked, str) else told or ""
-        rule = Rule.parse("" if text.lower() in _ON else text)
+        rule = Rule.parse("" if text.lower() in (*_ON, *_OFF) else text)
         read_settings("traces")
     except TracekitError as error:
         if asked is not None:
