@@ -110,9 +110,13 @@ def test_a_worker_with_fewer_replicas_is_named() -> None:
     assert finding.ranks == (1,)
 
 
-def failing(error: str | None, steps: int = 0, **strategy: Any) -> RunBuilder:
+def failing(
+    error: str | None, steps: int = 0, fit: str | None = None, **strategy: Any
+) -> RunBuilder:
     run = workers(steps=steps, **strategy)
     for rank in range(2):
+        if fit:
+            run.fact("model", {"class": "Sequential", "keras": fit}, rank)
         run.span(rank, "init", run.now[rank], run.now[rank] + 10, "start")
         if error:
             state = {"state": "exception", "type": "ValueError", "message": error}
@@ -130,18 +134,18 @@ def test_the_error_of_fit_under_several_workers_is_recognised() -> None:
 
 
 def test_fit_that_never_took_a_step_is_a_warning() -> None:
-    (finding,) = found(failing(None, keras="keras 3.15.1", loop="fit"), "config.keras")
+    (finding,) = found(failing(None, fit="keras 3.15.1"), "config.keras")
     assert (finding.severity, finding.certainty) == (Severity.WARNING, Certainty.LIKELY)
 
 
 @pytest.mark.parametrize(
     "strategy",
     [
-        {"keras": "tf_keras 2.21.0", "loop": "fit"},
+        {"fit": "tf_keras 2.21.0", "keras": "keras 3.15.1"},
         {"keras": "keras 3.15.1"},
-        {"keras": "keras 3.15.1", "loop": "custom"},
-        {"keras": "keras 3.15.1", "loop": "fit", "name": "MirroredStrategy"},
-        {"keras": "keras 3.15.1", "loop": "fit", "steps": 25},
+        {"fit": "keras 2.15.0", "keras": "keras 2.15.0"},
+        {"fit": "keras 3.15.1", "name": "MirroredStrategy"},
+        {"fit": "keras 3.15.1", "steps": 25},
     ],
 )
 def test_other_combinations_are_no_finding(strategy: dict[str, Any]) -> None:

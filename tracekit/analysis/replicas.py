@@ -207,8 +207,11 @@ def _unequal(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -> Ite
 def _cannot_fit(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
     """A version of Keras whose ``fit`` cannot use replicas of several workers."""
     concerned, failed, errors = [], [], []
+    version_of = {}
     for rank, told in strategies.items():
-        version = _MAJOR.match(text_of(told.get("keras")).lower())
+        fitted = text_of(record.facts.of(rank).last("model").get("keras"))  # told by fit alone
+        version_of[rank] = fitted or text_of(told.get("keras"))
+        version = _MAJOR.match(version_of[rank].lower())
         by_workers = any(name in _name(told).lower() for name in _MIRRORED_BY_WORKERS)
         if version is None or int(version[1]) < 3 or not by_workers:
             continue
@@ -217,7 +220,7 @@ def _cannot_fit(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -> 
         if "PerReplica" in error and "unsupported type" in error:
             failed.append(rank)
             errors.append(error)
-        elif told.get("loop") == "fit":
+        elif fitted:
             concerned.append(rank)
     if not failed and (not concerned or record.run.steps):
         return
@@ -227,10 +230,10 @@ def _cannot_fit(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -> 
         "config.keras",
         Severity.CRITICAL if failed else Severity.WARNING,
         Certainty.PROVEN if failed else Certainty.LIKELY,
-        say("config.keras", keras=told.get("keras"), name=_name(told)),
+        say("config.keras", keras=version_of[ranks[0]], name=_name(told)),
         ranks=tuple(ranks),
         evidence={
-            "keras": told.get("keras"),
+            "keras": version_of[ranks[0]],
             "tensorflow": told.get("tensorflow"),
             "error": errors[0][:300] if errors else None,
         },
