@@ -168,6 +168,7 @@ def test_two_files_of_one_worker_at_one_time(tmp_path: Path) -> None:
 WHOLE = spaces.recorded_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_bytes_are_changed_nothing_is_raised(
