@@ -40,6 +40,7 @@ HEAD = 1 << 16
 BUILT_IN: Mapping[str, str] = {
     "xplane": "tracekit.adapters.xplane:XPlaneImporter",
     "nccl_log": "tracekit.adapters.nccl_log:NcclLogImporter",
+    "text_logs": "tracekit.adapters.text_logs:TextLogs",
 }
 """The importers of tracekit by name, in the order in which they are asked: those that know their
 files by the strictest rule first. None is imported before a file has to be read."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tracekit.adapters.text_logs._decode import decode_line, plain, wide_encoding
 from tracekit.adapters.text_logs._elastic import is_error_file
 from tracekit.adapters.text_logs._patterns import table
-from tracekit.adapters.text_logs._reader import LogReader
+from tracekit.adapters.text_logs._reader import LogReader, is_nccl
 from tracekit.adapters.text_logs._rows import JobRows
 from tracekit.adapters.text_logs._tags import from_path, tagged
 
@@ -31,19 +31,17 @@ def recognise(head: bytes, path: Path | None = None) -> bool:
     name only where that names a rank."""
     if not head or is_error_file(head):
         return bool(head)
+    if not _is_text(head):
+        return False
     wide = wide_encoding(head)
-    sample = head[:_HEAD]
-    if wide is None and (sample.count(0) > len(sample) // 4 or sample[:4] == b"PAR1"):
-        return False
-    text = sample.decode(wide, "replace") if wide else decode_line(sample)
-    odd = sum(1 for c in text if (c < " " and c not in "\t\n\r\x1b\x08\f\0") or c == "\ufffd")
-    if odd > len(text) // 20 or text.lstrip("\ufeff \r\n\t")[:1] in ("{", "<"):
-        return False
+    text = head[:_HEAD].decode(wide, "replace") if wide else decode_line(head[:_HEAD])
     if path is not None and _NAMES.search(path.name) and from_path(path)[0] is not None:
         return True
     known = table()
     for line in text.splitlines()[:2000]:
         line = plain(line[:2000])
+        if is_nccl(line):
+            continue
         tag = tagged(line)
         if tag.rank is not None or tag.local is not None or "Traceback (most" in line:
             return True
@@ -53,6 +51,16 @@ def recognise(head: bytes, path: Path | None = None) -> bool:
         if tag.stamp is not None and path is not None and _NAMES.search(path.name):
             return True
     return False
+
+
+def _is_text(head: bytes) -> bool:
+    wide = wide_encoding(head)
+    sample = head[:_HEAD]
+    if wide is None and (sample.count(0) > len(sample) // 4 or sample[:4] == b"PAR1"):
+        return False
+    text = sample.decode(wide, "replace") if wide else decode_line(sample)
+    odd = sum(1 for c in text if (c < " " and c not in "\t\n\r\x1b\x08\f\0") or c == "\ufffd")
+    return odd <= len(text) // 20 and text.lstrip("\ufeff \r\n\t")[:1] not in ("{", "<")
 
 
 def read_logs(
@@ -95,17 +103,18 @@ class TextLogs:
     """The importer of text logs."""
 
     name = "text_logs"
+    shares = True
+    """Its lines stand between those of others, as NCCL's: it reads files that others read too."""
 
-    def recognizes(self, path: Path) -> bool:
+    def recognizes(self, path: Path, head: bytes) -> bool:
         """Whether a file is a text log. Raises ``OSError`` where it cannot be read."""
+        if recognise(head, path):
+            return True
+        size = path.stat().st_size
+        if size <= len(head) or not _NAMES.search(path.name) or not _is_text(head):
+            return False
         with path.open("rb") as file:
-            head = file.read(_HEAD)
-            if recognise(head, path):
-                return True
-            size = path.stat().st_size
-            if size <= _HEAD or not _NAMES.search(path.name):
-                return False
-            file.seek(max(_HEAD, size - _HEAD))
+            file.seek(max(len(head), size - _HEAD) // 2 * 2)
             return recognise(file.read(_HEAD), path)  # the trouble is mostly at the end
 
     def read(self, paths: Sequence[Path], intake: Intake, progress: Progress) -> None:

@@ -16,11 +16,19 @@ from tracekit.adapters.text_logs._rank_log import CUT, Line, Trouble
 from tracekit.adapters.text_logs._tags import Tagged, from_path, glued, tagged
 from tracekit.adapters.text_logs._traceback import Raised
 
-__all__ = ["LogReader"]
+__all__ = ["LogReader", "is_nccl"]
 
 _EFFECTS = re.compile(r"ChildFailedError|SignalException|KeyboardInterrupt$|SystemExit$|BrokenPipe")
 _SUMMARY = ("Failures:", "Root Cause (first observed failure):")
 _OUT_OF_MEMORY = re.compile(r"(?:^|\.)MemoryError$|OutOfMemoryError$")
+
+
+_NCCL = (" NCCL INFO ", " NCCL WARN ", " NCCL TRACE ", " NCCL CALL ")
+
+
+def is_nccl(line: str) -> bool:
+    """Whether a line is NCCL's own, which others read: processes in it are not ranks."""
+    return " NCCL " in line and any(sign in line for sign in _NCCL)
 
 
 @dataclass(slots=True)
@@ -62,6 +70,8 @@ class LogReader:
             return
         for number, text in lines_of(path):
             self.lines += 1
+            if is_nccl(text):
+                continue
             for piece in glued(text):
                 self._line(file, number, piece)
         self._close(file)

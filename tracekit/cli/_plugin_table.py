@@ -70,6 +70,12 @@ BUILT_IN = (
     ),
     Plugin(
         "adapter",
+        "text_logs",
+        "tracekit.adapters.text_logs",
+        "reads text logs of ranks, launchers, kernels and schedulers: tracekit analyze FILES",
+    ),
+    Plugin(
+        "adapter",
         "torch",
         "tracekit.adapters.torch",
         "traces PyTorch training, live: trace(model, optimizer=, loader=)",
