@@ -39,6 +39,7 @@ HEAD = 1 << 16
 
 BUILT_IN: Mapping[str, str] = {
     "xplane": "tracekit.adapters.xplane:XPlaneImporter",
+    "flight_recorder": "tracekit.adapters.flight_recorder:FlightRecorderImporter",
     "nccl_log": "tracekit.adapters.nccl_log:NcclLogImporter",
     "text_logs": "tracekit.adapters.text_logs:TextLogs",
 }

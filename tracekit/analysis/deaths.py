@@ -31,6 +31,8 @@ class Mortem:
     waiting: tuple[int, ...] = ()
     call: Words | None = None
     opened: Open | None = None
+    phase: str | None = None
+    """Where the job was, if something else than its steps tells."""
 
 
 def post_mortem(

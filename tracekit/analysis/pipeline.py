@@ -12,6 +12,7 @@ from tracekit.analysis.clocks import align
 from tracekit.analysis.cluster import cluster_findings
 from tracekit.analysis.collect import collect
 from tracekit.analysis.deaths import Mortem, post_mortem
+from tracekit.analysis.dump_findings import with_dumps
 from tracekit.analysis.ends import End, read_ends
 from tracekit.analysis.facts import Facts, read_facts
 from tracekit.analysis.first_errors import judge_logs
@@ -99,6 +100,7 @@ def analyze(
     logs = read_logs(engine, seen.attempt)
     if logs is not None:
         mortem = judge_logs(mortem, logs, ends, facts)
+    mortem = with_dumps(mortem, engine, seen, facts, options)
     shares, judgement, peers = None, None, None
     findings = list(mortem.findings)
     if tables is not None and steps is not None and len(steps.used):
@@ -253,6 +255,8 @@ def _phase(
     logs: Logs | None,
 ) -> str:
     """Where the job was when what it is about happened: before, in or after its steps."""
+    if mortem.phase is not None:
+        return mortem.phase
     began = tables is not None and len(tables.steps) > 0
     if not began or steps is None:
         return logs.phase if logs is not None and logs.phase else "startup"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tracekit.findings._dump_words import DUMP_WORDS
 from tracekit.findings._log_words import LOG_WORDS
 from tracekit.findings._more_words import MORE_WORDS
 from tracekit.findings._network_words import NETWORK_WORDS
@@ -361,6 +362,7 @@ WORDS: Mapping[str, str] = {
     "ranks.one": _("rank {listed}"),
     "ranks.many": _("ranks {listed}"),
     **LOG_WORDS,
+    **DUMP_WORDS,
     **MORE_WORDS,
     **NETWORK_WORDS,
 }

@@ -1,0 +1,5 @@
+"""Reads the dumps of PyTorch's Flight Recorder, pickle or JSON, without PyTorch."""
+
+from tracekit.adapters.flight_recorder._importer import FlightRecorderImporter
+
+__all__ = ["FlightRecorderImporter"]

@@ -1,0 +1,378 @@
+"""What dumps of Flight Recorder show of a hang: who is waited for, and how surely.
+
+A dump is a look at one rank at one moment. That a rank entered a call is evidence on every
+backend, that it completed one is on those that record it (not gloo). A rank without a dump is
+never said to have done nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tracekit.analysis.queries import query
+from tracekit.dataset.engine import Engine
+from tracekit.model import Direction, direction
+
+__all__ = ["Accused", "Dumps", "Held", "Part", "Verdict", "Wait", "judge_dumps", "read_dumps"]
+
+Call = tuple[str, int]
+"""Group and sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part of a call."""
+
+    rank: int
+    group: str
+    seq: int | None
+    op: str
+    peer: int | None
+    start_ns: int
+    is_open: bool
+    dumps: int
+    """In how many dumps of the rank it is open."""
+    frame: str | None
+    retired: bool
+    """The watchdog gave it up without its end."""
+    disagrees: str | None
+    """What it is, where other ranks say otherwise."""
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a rank stands in a group; None: not known."""
+
+    enqueued: int | None
+    completed: int | None
+    dumps: int
+
+
+@dataclass(slots=True)
+class Dumps:
+    """All dumps of a job."""
+
+    standing: dict[int, dict[str, Held]] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)
+    frames: dict[int, str] = field(default_factory=dict)
+    """Where each rank's code made its newest call."""
+    written_ns: dict[int, int] = field(default_factory=dict)
+    empty: set[int] = field(default_factory=set)
+    """Ranks whose dumps hold neither calls nor numbers."""
+    parts: list[Part] = field(default_factory=list)
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def enqueued(self, rank: int, group: str) -> int | None:
+        """The last call that a rank entered in a group."""
+        held = self.standing.get(rank, {}).get(group)
+        return held.enqueued if held else None
+
+    def completed(self, rank: int, group: str) -> int | None:
+        """The last call of a group that ended on a rank."""
+        held = self.standing.get(rank, {}).get(group)
+        return held.completed if held else None
+
+    def calls(self) -> int:
+        """The largest number of a call that a rank entered."""
+        held = [one.enqueued or 0 for groups in self.standing.values() for one in groups.values()]
+        return max(held, default=0)
+
+    def has(self, rank: int) -> bool:
+        """Whether a dump tells of the rank."""
+        return rank in self.standing and rank not in self.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A call that ranks are in, and who is not."""
+
+    group: str
+    seq: int
+    op: str
+    waiting: tuple[int, ...]
+    absent: tuple[int, ...]
+    """Members whose dumps end before it."""
+    untold: tuple[int, ...]
+    """Members that no dump tells of."""
+    since_ns: int
+    """When the last of the waiting entered it."""
+    frame: str | None
+    dumps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """A rank at whose end nobody else is to be waited for."""
+
+    rank: int
+    wait: Wait | None
+    """The call it has not come to."""
+    behind: Part | None
+    """The oldest call that others ended and it did not."""
+    ended_by: tuple[int, ...]
+    last: int | None
+    """Its own last call in the group of ``wait``."""
+    persists: bool
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the dumps show together."""
+
+    mismatches: list[tuple[Call, dict[str, tuple[int, ...]], tuple[Part, ...]]] = field(
+        default_factory=list
+    )
+    accused: list[Accused] = field(default_factory=list)
+    untold: list[Wait] = field(default_factory=list)
+    """Calls that only ranks without a dump can be missing from."""
+    cycle: list[Wait] = field(default_factory=list)
+    all_in: list[Wait] = field(default_factory=list)
+    age_s: float | None = None
+    """How long the waiting had lasted when the dumps were written, where files tell."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing stands out."""
+        return not (self.mismatches or self.accused or self.untold or self.cycle or self.all_in)
+
+
+def read_dumps(engine: Engine, attempt: int) -> Dumps | None:
+    """Read what importers wrote; None where there are no dumps."""
+    found = Dumps()
+    for row in engine.sql(query("dumps", attempt=attempt)).to_pylist():
+        try:
+            value = json.loads(row["value"])
+        except ValueError:
+            continue
+        if not isinstance(value, dict):
+            continue
+        if row["name"] == "group" and "id" in value:
+            group = str(value["id"])
+            found.members[group] = tuple(value.get("ranks") or ())
+            found.names[group] = _name(value)
+        elif row["name"] == "dump" and row["rank"] is not None:
+            _take(found, row["rank"], value)
+    if not found.standing:
+        return None
+    rows = engine.sql(query("dump_calls", attempt=attempt)).to_pylist()
+    found.parts = [_part(row) for row in rows]
+    return found
+
+
+def _name(group: Mapping[str, Any]) -> str:
+    name, said = str(group.get("name") or group["id"]), str(group.get("description") or "")
+    return name if said in ("", "undefined", "default_pg") else f"{said} ({name})"
+
+
+def _take(found: Dumps, rank: int, value: Mapping[str, Any]) -> None:
+    groups = value.get("groups")
+    found.standing[rank] = {
+        group: Held(held.get("enqueued"), held.get("completed"), held.get("dumps") or 1)
+        for group, held in (groups.items() if isinstance(groups, dict) else ())
+    }
+    found.files[rank] = str(value.get("file"))
+    if value.get("frame"):
+        found.frames[rank] = str(value["frame"])
+    if value.get("written_ns"):
+        found.written_ns[rank] = int(value["written_ns"])
+    if not value.get("entries") and not found.standing[rank]:
+        found.empty.add(rank)
+
+
+def _part(row: Mapping[str, Any]) -> Part:
+    told = {name: json.loads(text) for name, text in row["attributes"] or ()}
+    return Part(
+        row["rank"], row["collective_group"], row["collective_seq"], row["collective_op"],
+        row["peer_rank"], row["start_ns"], row["is_open"], told.get("dumps", 1),
+        told.get("frame"), bool(told.get("retired")), told.get("disagrees"), told.get("source"),
+    )  # fmt: skip
+
+
+def judge_dumps(dumps: Dumps, patience_s: float) -> Verdict:
+    """Who is waited for. What is younger than ``patience_s`` may be a job at work, seen by chance:
+    where the files tell so, nothing is said of it."""
+    verdict = Verdict()
+    waits = [*_waits(dumps)]
+    verdict.mismatches = [*_mismatches(dumps)]
+    verdict.age_s = _age(dumps, waits)
+    if verdict.age_s is not None and verdict.age_s < patience_s:
+        return verdict
+    broken = {call[0]: call[1] for call, _, _ in verdict.mismatches}
+    waits = [w for w in waits if w.group not in broken or w.seq < broken[w.group]]
+    graph = _Graph(dumps, waits)
+    behind = {} if broken else graph.behind()
+    roots = graph.roots() - behind.keys()
+    for rank in sorted({*roots, *behind}):
+        verdict.accused.append(_accused(rank, dumps, waits, behind.get(rank)))
+    if not broken:
+        verdict.untold = [*_untold(dumps, waits, bool(verdict.accused))]
+        if not verdict.accused and not verdict.untold:
+            verdict.cycle = [w for w in waits if w.absent]
+            verdict.all_in = [] if verdict.cycle else waits
+    return verdict
+
+
+def _waits(dumps: Dumps) -> Iterator[Wait]:
+    """The oldest open collective of every rank in every group, those of one call together."""
+    oldest: dict[tuple[int, str], Part] = {}
+    for part in dumps.parts:
+        if not part.is_open or part.seq is None or part.op in ("send", "recv"):
+            continue
+        known = oldest.get((part.rank, part.group))
+        if known is None or known.seq is None or part.seq < known.seq:
+            oldest[part.rank, part.group] = part
+    calls: dict[Call, list[Part]] = {}
+    for part in oldest.values():
+        calls.setdefault((part.group, part.seq or 0), []).append(part)
+    for (group, seq), parts in sorted(calls.items()):
+        members = dumps.members.get(group, ())
+        absent = [
+            rank
+            for rank in members
+            if dumps.has(rank) and (at := dumps.enqueued(rank, group)) is not None and at < seq
+        ]
+        untold = [
+            rank for rank in members if not dumps.has(rank) or dumps.enqueued(rank, group) is None
+        ]
+        newest = max(parts, key=lambda part: part.start_ns)
+        yield Wait(
+            group, seq, parts[0].op, tuple(sorted(part.rank for part in parts)), tuple(absent),
+            tuple(untold), newest.start_ns, next((p.frame for p in parts if p.frame), None),
+            min(part.dumps for part in parts),
+        )  # fmt: skip
+
+
+def _untold(dumps: Dumps, waits: list[Wait], known: bool) -> Iterator[Wait]:
+    """For each set of ranks of which no dump tells enough, the call that most others wait in.
+
+    Where somebody is known to be missing, a dump that merely lacks a group is no news.
+    """
+    found: dict[tuple[int, ...], Wait] = {}
+    for wait in waits:
+        ranks = tuple(r for r in wait.untold if not (known and dumps.has(r)))
+        if ranks and not wait.absent:
+            best = found.get(ranks)
+            if best is None or len(wait.waiting) > len(best.waiting):
+                found[ranks] = replace(wait, untold=ranks)
+    yield from found.values()
+
+
+def _mismatches(
+    dumps: Dumps,
+) -> Iterator[tuple[Call, dict[str, tuple[int, ...]], tuple[Part, ...]]]:
+    """The first call of each group in which ranks do different things, the most told first."""
+    calls: dict[Call, list[Part]] = {}
+    for part in dumps.parts:
+        if part.disagrees and part.seq is not None:
+            calls.setdefault((part.group, part.seq), []).append(part)
+    for call, parts in sorted(calls.items(), key=lambda item: min(p.start_ns for p in item[1])):
+        said: dict[str, list[int]] = {}
+        for part in parts:
+            said.setdefault(part.disagrees or "", []).append(part.rank)
+        if len(said) > 1:
+            ordered = sorted(said.items(), key=lambda item: (-len(item[1]), item[1]))
+            yield call, {what: tuple(sorted(ranks)) for what, ranks in ordered}, tuple(parts)
+
+
+def _age(dumps: Dumps, waits: list[Wait]) -> float | None:
+    """How old the youngest of the longest waits is, by when files were written."""
+    written = [dumps.written_ns.get(rank) for wait in waits for rank in wait.waiting]
+    known = [time for time in written if time is not None]
+    if not waits or len(known) < len(written) or not known:
+        return None
+    return (min(known) - min(wait.since_ns for wait in waits)) / 1e9
+
+
+class _Graph:
+    """Which rank waits for which."""
+
+    def __init__(self, dumps: Dumps, waits: list[Wait]) -> None:
+        self.dumps, self.waits = dumps, waits
+        self.ahead: dict[int, set[int]] = {}
+        self.untold: set[int] = set()
+        for wait in waits:
+            for rank in wait.waiting:
+                self.ahead.setdefault(rank, set()).update(wait.absent)
+                if wait.untold:
+                    self.untold.add(rank)
+        self.messages = self._messages()
+        self.opened: dict[tuple[str, int | None], list[Part]] = {}
+        for part in dumps.parts:
+            if part.is_open:
+                self.opened.setdefault((part.group, part.seq), []).append(part)
+
+    def _messages(self) -> dict[int, set[int]]:
+        """Sends and receives whose other side is not there."""
+        opened = [p for p in self.dumps.parts if p.is_open and p.op in ("send", "recv")]
+        there = {(p.group, p.op, p.rank, p.peer) for p in opened}
+        found: dict[int, set[int]] = {}
+        for part in opened:
+            other = "recv" if part.op == "send" else "send"
+            if part.peer is not None and (part.group, other, part.peer, part.rank) not in there:
+                found.setdefault(part.rank, set()).add(part.peer)
+        return found
+
+    def roots(self) -> set[int]:
+        """Ranks that are missing from a collective and wait for nobody themselves.
+
+        Where no collective lacks anybody, those that messages wait for.
+        """
+        missing = {rank for wait in self.waits for rank in wait.absent}
+        found = {rank for rank in missing if not self._waits_for_others(rank)}
+        if missing or any(wait.untold for wait in self.waits):
+            return found
+        expected = {rank for ranks in self.messages.values() for rank in ranks}
+        busy = {part.rank for part in self.dumps.parts if part.is_open}
+        return {rank for rank in expected - busy if self.dumps.has(rank)}
+
+    def _waits_for_others(self, rank: int) -> bool:
+        return bool(self.ahead.get(rank) or rank in self.untold or self.messages.get(rank))
+
+    def behind(self) -> dict[int, tuple[Part, tuple[int, ...]]]:
+        """Ranks with an open call that another member, which needed them for it, has ended."""
+        found: dict[int, tuple[Part, tuple[int, ...]]] = {}
+        for wait in self.waits:
+            if direction(wait.op) is not Direction.ALL:
+                continue
+            still_in = {part.rank for part in self.opened.get((wait.group, wait.seq), ())}
+            ended = tuple(
+                rank
+                for rank in self.dumps.members.get(wait.group, ())
+                if (at := self.dumps.completed(rank, wait.group)) is not None
+                and at >= wait.seq
+                and rank not in still_in
+            )
+            if not ended:
+                continue
+            for part in self.opened.get((wait.group, wait.seq), ()):
+                known = found.get(part.rank)
+                if known is None or part.start_ns < known[0].start_ns:
+                    found[part.rank] = part, ended
+        return found
+
+
+def _accused(
+    rank: int,
+    dumps: Dumps,
+    waits: list[Wait],
+    behind: tuple[Part, tuple[int, ...]] | None,
+) -> Accused:
+    missed = [wait for wait in waits if rank in wait.absent]
+    wait = max(missed, key=lambda w: (len(w.waiting), -w.since_ns), default=None)
+    held = dumps.standing[rank].get(wait.group) if wait is not None else None
+    persists = wait is not None and held is not None and min(wait.dumps, held.dumps) > 1
+    if wait is None and behind is not None:
+        persists = behind[0].dumps > 1
+    return Accused(
+        rank,
+        wait,
+        behind[0] if behind else None,
+        behind[1] if behind else (),
+        held.enqueued if held else None,
+        persists,
+    )

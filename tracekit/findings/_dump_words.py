@@ -1,0 +1,62 @@
+"""Words about what dumps of Flight Recorder show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["DUMP_WORDS"]
+
+
+def _(text: str) -> str:
+    """Mark a text for xgettext."""
+    return text
+
+
+DUMP_WORDS: Mapping[str, str] = {
+    "hang.dump.absent": _(
+        "{ranks} never came to {call}, in which {waiting} since {since}: the last call there is"
+        " {last}"
+    ),
+    "hang.dump.absent_behind": _(
+        "{ranks} never came to {call}, in which {waiting} since {since}, and its device does not"
+        " get ahead: {stuck}, which {ended} ended, is still open there"
+    ),
+    "hang.dump.behind": _(
+        "the device of {ranks} does not get ahead: {stuck}, which {ended} ended, is still open"
+        " there since {since}"
+    ),
+    "hang.dump.messages": _(
+        "{ranks} is in no call, and {waiting} since {since} for messages with it"
+    ),
+    "hang.dump.no_dump": _(
+        "no dump of {ranks}: cannot tell whether it came to {call}, in which {waiting} since"
+        " {since}; all others came"
+    ),
+    "hang.dump.no_word": _(
+        "the dumps of {ranks} do not tell whether it came to {call}, in which {waiting} since"
+        " {since}; all others came"
+    ),
+    "hang.dump.all_in": _(
+        "all ranks are in {call} since {since}: the dumps alone cannot tell whether it will end"
+    ),
+    "hang.dump.mismatch": _("ranks disagree about call {seq} of group {group}: {parts}"),
+    "hang.dump.part": _("{ranks} in {what}"),
+    "hang.dump.cycle": _("ranks wait for each other in a circle: {parts}"),
+    "hang.dump.number": _("number {seq}"),
+    "hang.dump.none": _("none"),
+    "advice.dump.twice": _(
+        "dump once more and analyze both together: what has not moved by then is proven"
+    ),
+    "advice.dump.where": _(
+        "see where rank {rank} is: on {host}, py-spy dump --pid PID; its own last lines on stderr"
+    ),
+    "advice.dump.device": _(
+        "ask the device of rank {rank}: on {host}, dmesg -T | grep -i xid;"
+        " nvidia-smi -q -d ECC,PERFORMANCE"
+    ),
+    "advice.dump.fetch": _(
+        "fetch the dump of {ranks} from its own host (TORCH_FR_DUMP_TEMP_FILE), and its stderr:"
+        " a rank that died wrote none"
+    ),
+}
+"""Every template by its key."""
