@@ -15,9 +15,9 @@ from typing import Any
 from tracekit import recorder
 from tracekit.adapters._patch import Watch
 from tracekit.adapters.torch import trace
+from tracekit.adapters.torch._around.save import saves
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._library import Attached, evaluates, modules_of
-from tracekit.adapters.torch._save import saves
 from tracekit.errors import MissingDependency
 
 if find_spec("transformers") is None:

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from tracekit.adapters.torch import trace
-from tracekit.adapters.torch._arrivals import Arrivals
+from tracekit.adapters.torch._around.save import saves
+from tracekit.adapters.torch._comm.arrivals import Arrivals
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._library import Attached, evaluates, modules_of
 from tracekit.adapters.torch._optimizer import updates_of
-from tracekit.adapters.torch._save import saves
 from tracekit.errors import MissingDependency
 
 __all__ = ["TracekitCallback"]

@@ -37,7 +37,9 @@ from torch.nn.parallel import DistributedDataParallel
 import tracekit
 from benchmarks.rows import Row, main
 from tracekit import recorder
-from tracekit.adapters.torch import _calls, _collectives, trace
+from tracekit.adapters.torch import trace
+from tracekit.adapters.torch._comm import calls as _calls
+from tracekit.adapters.torch._comm import collectives as _collectives
 from tracekit.model import Collective
 from tracekit.recorder import span_type
 

@@ -21,11 +21,11 @@ from torch.utils.data import DataLoader
 
 from tracekit import recorder
 from tracekit.adapters._patch import patch
-from tracekit.adapters.torch._collectives import watch_collectives
-from tracekit.adapters.torch._compositions import watch_compositions
-from tracekit.adapters.torch._functional import watch_functional
+from tracekit.adapters.torch._around.loader import watch_loader, watch_unknown_loaders
+from tracekit.adapters.torch._comm.collectives import watch_collectives
+from tracekit.adapters.torch._comm.compositions import watch_compositions
+from tracekit.adapters.torch._comm.functional import watch_functional
 from tracekit.adapters.torch._guard import guarded
-from tracekit.adapters.torch._loader import watch_loader, watch_unknown_loaders
 from tracekit.adapters.torch._loop import Loop, loop_here
 from tracekit.adapters.torch._roots import inner_modules, parameters_of, roots_of
 from tracekit.adapters.torch._trace import Handle, when_asked

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from tracekit.adapters.torch._group import group_of
+from tracekit.adapters.torch._comm.group import group_of
 
 __all__ = ["Replica", "ddp_around", "is_compiled", "replicas_in"]
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch, patch
-from tracekit.adapters.torch._arrivals import Arrivals
+from tracekit.adapters.torch._comm.arrivals import Arrivals
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._ddp import Replica, ddp_around
 from tracekit.adapters.torch._device import DevicePhase

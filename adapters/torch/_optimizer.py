@@ -15,10 +15,10 @@ import torch
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch, patch
+from tracekit.adapters.torch._around.rates import watch_rates
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import OPTIMIZER, Loop
-from tracekit.adapters.torch._rates import watch_rates
 
 __all__ = ["Updates", "updates_of", "watch_optimizer"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from tracekit.adapters._patch import Watch, patch
+from tracekit.adapters.torch._facts.roles import note_places
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import EVAL, FORWARD, Loop, loop_here
-from tracekit.adapters.torch._roles import note_places
 
 __all__ = ["watch_pipeline"]
 

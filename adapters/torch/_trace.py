@@ -10,16 +10,27 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch
-from tracekit.adapters.torch._arrivals import Arrivals
+from tracekit.adapters.torch._around.clip import watch_clip
+from tracekit.adapters.torch._around.copies import watch_copies
+from tracekit.adapters.torch._around.gc import watch_gc
+from tracekit.adapters.torch._around.loader import watch_loader
+from tracekit.adapters.torch._around.loss import watch_loss
+from tracekit.adapters.torch._around.memory import watch_memory
+from tracekit.adapters.torch._around.save import watch_distributed_save, watch_save
+from tracekit.adapters.torch._around.scaler import watch_scaler
 from tracekit.adapters.torch._backward import watch_backward
-from tracekit.adapters.torch._clip import watch_clip
-from tracekit.adapters.torch._collectives import watch_collectives
+from tracekit.adapters.torch._comm.arrivals import Arrivals
+from tracekit.adapters.torch._comm.collectives import watch_collectives
+from tracekit.adapters.torch._comm.compositions import watch_compositions
+from tracekit.adapters.torch._comm.functional import watch_functional
+from tracekit.adapters.torch._comm.hook import dispatch
 from tracekit.adapters.torch._compile import is_opaque
-from tracekit.adapters.torch._compositions import watch_compositions
-from tracekit.adapters.torch._copies import watch_copies
 from tracekit.adapters.torch._ddp import Replica, replicas_in
 from tracekit.adapters.torch._device import DeviceClock, accelerator_of
-from tracekit.adapters.torch._facts import tell_facts, watch_ddp_facts
+from tracekit.adapters.torch._facts.frameworks import watch_deepspeed
+from tracekit.adapters.torch._facts.identity import bind_identity, watch_alone
+from tracekit.adapters.torch._facts.roles import watch_roles
+from tracekit.adapters.torch._facts.run import tell_facts, watch_ddp_facts
 from tracekit.adapters.torch._forward import (
     Reduced,
     TracedModel,
@@ -27,21 +38,10 @@ from tracekit.adapters.torch._forward import (
     watch_forward,
     watch_join,
 )
-from tracekit.adapters.torch._frameworks import watch_deepspeed
-from tracekit.adapters.torch._functional import watch_functional
-from tracekit.adapters.torch._gc import watch_gc
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.adapters.torch._hook import dispatch
-from tracekit.adapters.torch._identity import bind_identity, watch_alone
-from tracekit.adapters.torch._loader import watch_loader
 from tracekit.adapters.torch._loop import Loop
-from tracekit.adapters.torch._loss import watch_loss
-from tracekit.adapters.torch._memory import watch_memory
 from tracekit.adapters.torch._optimizer import watch_optimizer
 from tracekit.adapters.torch._pipeline import watch_pipeline
-from tracekit.adapters.torch._roles import watch_roles
-from tracekit.adapters.torch._save import watch_distributed_save, watch_save
-from tracekit.adapters.torch._scaler import watch_scaler
 from tracekit.errors import UsageError
 from tracekit.recorder import Recorder
 

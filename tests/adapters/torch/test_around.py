@@ -20,7 +20,8 @@ from tests.adapters.torch.small import network, phases
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
 from tracekit.adapters._patch import patched
-from tracekit.adapters.torch import _memory, trace
+from tracekit.adapters.torch import trace
+from tracekit.adapters.torch._around import memory as _memory
 from tracekit.adapters.torch._guard import failures
 
 needs_scaler = pytest.mark.skipif(

@@ -23,7 +23,8 @@ from tests.adapters.torch.small import network, numbers
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
 from tracekit.adapters._patch import patched
-from tracekit.adapters.torch import _auto, _identity, _optimizer, trace
+from tracekit.adapters.torch import _auto, _optimizer, trace
+from tracekit.adapters.torch._facts import identity as _identity
 from tracekit.adapters.torch._guard import failures
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.adapters.torch.fake_device import LAG_NS, FakeDevice, Time
 from tests.adapters.torch.tape import Tape
 from tracekit import recorder
-from tracekit.adapters.torch import _calls, _device, _trace, trace
+from tracekit.adapters.torch import _device, _trace, trace
+from tracekit.adapters.torch._comm import calls as _calls
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, accelerator_of
 
 

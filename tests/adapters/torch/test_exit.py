@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from tracekit.adapters.torch import _exit
+from tracekit.adapters.torch._comm import exit as _exit
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 NOISE = bytes(range(256)) * 400_000
@@ -29,7 +29,7 @@ def test_a_thread_that_computes_without_the_interpreter_is_seen_until_it_is_over
 def test_a_process_with_a_thread_that_never_rests_ends_all_the_same() -> None:
     script = (
         "import threading, zlib\n"
-        "from tracekit.adapters.torch._exit import settle_at_exit\n"
+        "from tracekit.adapters.torch._comm.exit import settle_at_exit\n"
         "def turn():\n"
         "    while True: zlib.compress(bytes(1_000_000))\n"
         "threading.Thread(target=turn, daemon=True).start()\n"

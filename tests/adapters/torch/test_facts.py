@@ -22,8 +22,9 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 from tests.adapters.torch.jobs import launch
 from tests.adapters.torch.tape import Tape, recording
-from tracekit.adapters.torch import _facts, trace
-from tracekit.adapters.torch._checksum import checksum
+from tracekit.adapters.torch import trace
+from tracekit.adapters.torch._facts import run as _facts
+from tracekit.adapters.torch._facts.checksum import checksum
 from tracekit.adapters.torch._guard import failures
 
 

@@ -16,8 +16,9 @@ from torch import nn
 
 from tests.adapters.torch.tape import recording
 from tracekit import recorder
-from tracekit.adapters.torch import _identity, trace
-from tracekit.adapters.torch._group import Group
+from tracekit.adapters.torch import trace
+from tracekit.adapters.torch._comm.group import Group
+from tracekit.adapters.torch._facts import identity as _identity
 
 
 @pytest.fixture

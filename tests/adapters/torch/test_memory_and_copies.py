@@ -16,7 +16,8 @@ from tests.adapters.torch.small import network, traced_steps
 from tests.adapters.torch.tape import Tape
 from tracekit import recorder
 from tracekit.adapters._patch import patched
-from tracekit.adapters.torch import _memory, trace
+from tracekit.adapters.torch import trace
+from tracekit.adapters.torch._around import memory as _memory
 
 # Memory
 

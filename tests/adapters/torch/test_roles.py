@@ -21,8 +21,8 @@ from tests.adapters.torch.jobs import launch
 from tests.adapters.torch.tape import Tape, recording
 from tracekit.adapters._patch import patched
 from tracekit.adapters.torch import trace
-from tracekit.adapters.torch._frameworks import deepspeed_places, megatron_places
-from tracekit.adapters.torch._roles import Roles, _named, _together
+from tracekit.adapters.torch._facts.frameworks import deepspeed_places, megatron_places
+from tracekit.adapters.torch._facts.roles import Roles, _named, _together
 
 
 def told(tape: Tape) -> list[Any]:

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from tracekit.adapters._patch import patch
-from tracekit.adapters.torch._calls import Call, calls_of, here
-from tracekit.adapters.torch._collectives import size_of
+from tracekit.adapters.torch._comm.calls import Call, calls_of, here
+from tracekit.adapters.torch._comm.collectives import size_of
 from tracekit.adapters.torch._guard import guarded
 
 __all__ = ["watch_functional"]

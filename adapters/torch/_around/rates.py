@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from tracekit.adapters.torch._facts.sizes import local_bytes
+from tracekit.adapters.torch._facts.telling import tell
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
-from tracekit.adapters.torch._sizes import local_bytes
-from tracekit.adapters.torch._telling import tell
 from tracekit.recorder import pause
 
 __all__ = ["watch_rates"]

@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch, patch
+from tracekit.adapters.torch._comm.exit import settle_at_exit
+from tracekit.adapters.torch._comm.group import Group, group_of
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
-from tracekit.adapters.torch._exit import settle_at_exit
-from tracekit.adapters.torch._group import Group, group_of
 from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._loop import device_clock_of
 from tracekit.recorder import CollectiveType, Token, pause

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch, patch
-from tracekit.adapters.torch._batches import Batches
+from tracekit.adapters.torch._around.batches import Batches
 from tracekit.adapters.torch._loop import Loop
 
 __all__ = ["watch_loader", "watch_unknown_loaders"]

@@ -17,12 +17,12 @@ from weakref import WeakSet
 import torch
 from torch.nn.parameter import is_lazy
 
-from tracekit.adapters.torch._checksum import checksum
 from tracekit.adapters.torch._ddp import Replica, is_compiled
+from tracekit.adapters.torch._facts.checksum import checksum
+from tracekit.adapters.torch._facts.sizes import local_bytes
+from tracekit.adapters.torch._facts.telling import tell
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
-from tracekit.adapters.torch._sizes import local_bytes
-from tracekit.adapters.torch._telling import tell
 from tracekit.recorder import Recorder
 
 __all__ = ["tell_facts", "watch_ddp_facts"]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from tracekit import recorder
 from tracekit.adapters._patch import patch
-from tracekit.adapters.torch._frameworks import deepspeed_places, megatron_places
+from tracekit.adapters.torch._facts.frameworks import deepspeed_places, megatron_places
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
 from tracekit.recorder import Recorder

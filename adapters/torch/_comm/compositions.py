@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from tracekit.adapters._patch import patch
-from tracekit.adapters.torch._calls import Call, HostCall, calls_of, here
-from tracekit.adapters.torch._collectives import MESSAGES, message, size_of
+from tracekit.adapters.torch._comm.calls import Call, HostCall, calls_of, here
+from tracekit.adapters.torch._comm.collectives import MESSAGES, message, size_of
+from tracekit.adapters.torch._comm.group import Group
 from tracekit.adapters.torch._compile import is_compiling
-from tracekit.adapters.torch._group import Group
 from tracekit.adapters.torch._guard import guarded
 
 __all__ = ["watch_compositions"]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from tracekit import recorder
 from tracekit.adapters._patch import patch
-from tracekit.adapters.torch._calls import (
+from tracekit.adapters.torch._comm.calls import (
     Call,
     Calls,
     calls_by_id,

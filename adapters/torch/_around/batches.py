@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from tracekit import recorder
+from tracekit.adapters.torch._facts.telling import tell
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
-from tracekit.adapters.torch._telling import tell
 
 __all__ = ["Batches"]
 

@@ -18,10 +18,10 @@ from torch.distributed.algorithms.join import Join
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch, patch
-from tracekit.adapters.torch._calls import here
+from tracekit.adapters.torch._comm.calls import here
+from tracekit.adapters.torch._comm.exit import settle_at_exit
 from tracekit.adapters.torch._ddp import Replica
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
-from tracekit.adapters.torch._exit import settle_at_exit
 from tracekit.adapters.torch._guard import guarded
 from tracekit.recorder import Token
 

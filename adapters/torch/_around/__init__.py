@@ -1,0 +1,1 @@
+"""What happens around the steps: loss, rates, scale, norms, memory, copies, files, input."""
