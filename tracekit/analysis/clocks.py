@@ -100,6 +100,8 @@ def _bounds(
     table = {"op": [*directions], "direction": [*directions.values()]}
     engine.register("directions", pa.table(table))
     extent = engine.sql(query("extent", attempt=seen.attempt)).to_pylist()[0]
+    if extent["first_ns"] is None:
+        return {}
     text = query(
         "bounds",
         attempt=seen.attempt,
