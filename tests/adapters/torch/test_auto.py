@@ -225,7 +225,7 @@ def test_models_and_loaders_that_are_gone_leave_nothing(tape: Tape) -> None:
         model = network()
         train(model, sgd(model), numbers())
     gc.collect()
-    assert patched() == before
+    assert set(patched()) <= set(before)  # of earlier tests something may only now be gone
     assert counts(tape)["optimizer optimizer_step"] == 99
 
 
