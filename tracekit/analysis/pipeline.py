@@ -124,7 +124,8 @@ def analyze(
     )  # fmt: skip
     for detector in _DETECTORS:
         findings += detector(record)
-    findings += clock_findings(clock)
+    if seen.first_step is not None or seen.communications:
+        findings += clock_findings(clock)
     findings += gap_findings(covered, run, tables, steps, where)
     findings.sort(key=lambda finding: -finding.severity.weight)
     symptom = mortem.symptom or _symptom(findings)
