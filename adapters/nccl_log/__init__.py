@@ -107,6 +107,8 @@ class NcclLogImporter:
     """Reads NCCL's debug logs, all files of one call together."""
 
     name = "nccl_log"
+    shares = True
+    """Whether files may hold lines for other importers, too."""
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Whether its beginning has lines of NCCL, or where other words come first, the rest."""
