@@ -97,3 +97,9 @@ if MODE == "fit":
 else:
     custom(model, optimizer)
 Path(FOLDER, f"marks-{RANK}.json").write_text(json.dumps(marks))
+# Whoever ends first would reset connections over which others still get their last values.
+until = time.monotonic() + 60
+while len(list(Path(FOLDER).parent.glob("*/marks-*.json"))) < len(PORTS):
+    if time.monotonic() > until:
+        raise SystemExit("the other workers did not end")
+    time.sleep(0.05)

@@ -46,16 +46,16 @@ def train(folder: Path, workers: int, mode: str) -> dict[int, list[list[int]]]:
         logs = folder / str(rank)
         logs.mkdir(parents=True)
         command = [sys.executable, str(JOB), str(rank), ports, str(logs), mode]
-        processes.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
+        with open(logs / "said.txt", "wb") as file:
+            processes.append(subprocess.Popen(command, stdout=file, stderr=file))
     try:
-        for process in processes:
-            said, _ = process.communicate(timeout=150)
-            assert process.returncode == 0, said[-2000:]
+        codes = [process.wait(timeout=150) for process in processes]
     finally:
         for process in processes:
             process.kill()
+            process.wait()
+    said = [(folder / str(rank) / "said.txt").read_text()[-1500:] for rank in range(workers)]
+    assert codes == [0] * workers, said
     return {
         rank: json.loads((folder / str(rank) / f"marks-{rank}.json").read_bytes())
         for rank in range(workers)
