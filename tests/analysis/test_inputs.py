@@ -136,6 +136,10 @@ def test_losses_that_are_always_the_same_come_from_the_same_samples() -> None:
     assert finding.evidence["equal_losses"] == 30
     assert finding.evidence["samplers"] == ["RandomSampler"]
     assert verdict(run).symptom == "abnormal"
+    for rank in range(4):
+        run.fact("seeds", {"torch_state": "aa"}, rank)
+    (finding,) = found(run, "data.same_shard")
+    assert finding.certainty is Certainty.PROVEN
 
 
 def test_losses_that_differ_do_not() -> None:

@@ -13,7 +13,7 @@ __all__ = ["Facts", "RankFacts", "read_facts"]
 
 _KEPT = frozenset(
     """
-    checkpoint_state ddp device initial_parameters loader model reduction sampler strategy
+    checkpoint_state ddp device initial_parameters loader model reduction sampler seeds strategy
     tf_config tf_dataset tf_epoch versions
     """.split()  # noqa: SIM905
 )

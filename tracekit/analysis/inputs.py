@@ -15,7 +15,6 @@ from tracekit.findings import Certainty, Finding, Severity, say
 
 __all__ = ["input_findings"]
 
-_LEAST_STEPS = 10
 _EVALUATION = ("val", "eval", "test", "dev")
 
 
@@ -142,15 +141,16 @@ def _same_samples(record: Record) -> Iterator[Finding]:
         row = record.engine.sql(query("equal_losses", attempt=record.attempt)).to_pylist()[0]
         steps, equal, values = (row[name] or 0 for name in ("steps", "equal", "different"))
         # Models that do not learn may have one loss all along.
-        if steps < _LEAST_STEPS or equal < steps or 2 * values < steps:
+        if steps < record.options.equal_losses_steps or equal < steps or 2 * values < steps:
             continue
+        told = _reading(record, ranks)
         yield Finding(
             "data.same_shard",
             Severity.WARNING,
-            Certainty.LIKELY,
+            Certainty.PROVEN if told["same_random_state"] else Certainty.LIKELY,
             say("data.same_shard", ranks=ranks_words(ranks), steps=steps),
             ranks=ranks,
-            evidence={"steps": steps, "equal_losses": equal, **_reading(record, ranks)},
+            evidence={"steps": steps, "equal_losses": equal, **told},
             advice=(say("advice.same_shard"),),
         )
 
@@ -158,7 +158,9 @@ def _same_samples(record: Record) -> Iterator[Finding]:
 def _reading(record: Record, ranks: tuple[int, ...]) -> dict[str, Any]:
     """What the samplers say about it."""
     samplers = [record.facts.of(rank).last("sampler") for rank in ranks]
+    states = {record.facts.of(rank).last("seeds").get("torch_state") for rank in ranks}
     return {
+        "same_random_state": len(states) == 1 and None not in states,
         "samplers": sorted({text_of(one.get("class")) for one in samplers} - {""}),
         "sampler_ranks": [one.get("rank") for one in samplers][:16],
     }

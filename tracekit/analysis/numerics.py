@@ -20,10 +20,6 @@ __all__ = ["numeric_findings"]
 _BEFORE = ("loss", "gradient_nonfinite")
 """What a rank tells of itself, before anything is put together with the other ranks'."""
 _SCALES = ("loss_scale", "grad_scale")
-_LEAST_DROPS = 8
-"""Halvings in a row that are a collapse and no search for the right scale."""
-_TINY = 1.0
-_SKIPPED_OFTEN = 0.05
 _LEAST_STEPS = 20
 
 
@@ -259,6 +255,7 @@ def _scales(record: Record, odd: Odd) -> Iterator[Finding]:
     """A scale that only falls, updates that are left out too often, scales that differ."""
     if not any(name in odd for name in (*_SCALES, "optimizer_skipped")):
         return
+    options = record.options
     series: dict[int, list[tuple[int | None, float]]] = {}
     for row in record.engine.sql(query("scales", attempt=record.attempt)).to_pylist():
         shift = record.shifts.get(row["rank"], 0)
@@ -268,7 +265,7 @@ def _scales(record: Record, odd: Odd) -> Iterator[Finding]:
     bad = {
         rank: fall
         for rank, fall in falls.items()
-        if fall.drops >= _LEAST_DROPS and fall.lowest <= _TINY
+        if fall.drops >= options.loss_scale_drops and fall.lowest <= options.loss_scale_tiny
     }
     if bad:
         yield _collapse(bad, odd)
@@ -318,10 +315,13 @@ def _collapse(bad: Mapping[int, _Fall], odd: Odd) -> Finding:
 
 def _skips(record: Record, odd: Odd) -> Iterator[Finding]:
     """Updates left out more often than the search for a scale explains."""
+    options = record.options
     found = {rank: one.odd for rank, one in odd.get("optimizer_skipped", {}).items()}
     steps = record.run.steps
-    often = [rank for rank, count in found.items() if steps and count / steps > _SKIPPED_OFTEN]
-    if not often or steps < _LEAST_STEPS or max(found.values()) < _LEAST_DROPS:
+    often = [
+        rank for rank, count in found.items() if steps and count / steps > options.skipped_share
+    ]
+    if not often or steps < _LEAST_STEPS or max(found.values()) < options.loss_scale_drops:
         return
     yield Finding(
         "numeric.loss_scale",

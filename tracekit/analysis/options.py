@@ -85,6 +85,22 @@ class Options:
     deaths_together_s: float = 2.0
     """Ranks that end within this time of the first may have caused one another's end."""
 
+    save_times_longest: float = 3.0
+    """How long a save must be open to be called hung, in times of the longest one before."""
+
+    loss_scale_drops: int = 8
+    """Falls of the loss scale in a row that are a collapse and no search for the right one."""
+    loss_scale_tiny: float = 1.0
+    """Scale to which it must fall for that."""
+    skipped_share: float = 0.05
+    """Updates left out, of all, from which that is worth a warning."""
+    equal_losses_steps: int = 10
+    """Steps that must have equal losses on all ranks to say that they read the same."""
+    strangers_steps: int = 20
+    """Steps without any communication that show ranks training apart."""
+    sum_ratio_error: float = 0.05
+    """How far from the number of replicas the ratio of two records of a value may be."""
+
     spans_per_window: int = 3_000_000
     """Spans that are looked at together; more of them need more memory, not more time."""
     spans_for_totals: int = 250_000

@@ -30,7 +30,9 @@ from tracekit.analysis.record import Record
 from tracekit.analysis.reductions import reduction_findings
 from tracekit.analysis.replicas import replica_findings
 from tracekit.analysis.setup import setup_of
+from tracekit.analysis.sampling import looked_into
 from tracekit.analysis.share_verdicts import share_findings
+from tracekit.analysis.starts import start_findings
 from tracekit.analysis.steps import Steps, choose_steps
 from tracekit.analysis.summaries import (
     rank_summaries,
@@ -62,6 +64,7 @@ _DETECTORS = (
     numeric_findings,
     cluster_findings,
     replica_findings,
+    start_findings,
     reduction_findings,
     checkpoint_findings,
     input_findings,
@@ -101,14 +104,15 @@ def analyze(
     if logs is not None:
         mortem = judge_logs(mortem, logs, ends, facts)
     mortem = with_dumps(mortem, engine, seen, facts, options)
-    shares, judgement, peers = None, None, None
+    shares, judgement, peers, looked = None, None, None, steps
     findings = list(mortem.findings)
     if tables is not None and steps is not None and len(steps.used):
         peers = known
-        shares = shares_of(tables, steps)
+        looked = looked_into(engine, seen.attempt, seen.ranks, tables, steps)
+        shares = shares_of(tables, looked)
         error_ns = (clock.error_us or 0.0) * 1e3
-        judgement = judge(tables, steps, peers, options, error_ns)
-        step_ms = float(np.median(tables.values["wall"][steps.used].mean(axis=1))) / 1e6
+        judgement = judge(tables, looked, peers, options, error_ns)
+        step_ms = float(np.median(tables.values["wall"][looked.used].mean(axis=1))) / 1e6
         if judgement is not None:
             findings += straggler_findings(
                 judgement, tables, facts, run, step_ms, shares.wait, options, where
@@ -116,11 +120,12 @@ def analyze(
         findings += _undecided(peers, tables)
         suspects = judgement.suspects if judgement is not None else ()
         stage = judgement.stage if judgement is not None else None
-        told = share_findings(shares, suspects, stage, tables, facts, run, step_ms, options, where)
+        of = replace(run, used_steps=len(looked.used))
+        told = share_findings(shares, suspects, stage, tables, facts, of, step_ms, options, where)
         findings += [_aside(finding) if mortem.symptom else finding for finding in told]
     record = Record(
         engine, facts, ends, known, run, covered, tables.shifts if tables is not None else {},
-        seen.communications, where,
+        seen.communications, where, options,
     )  # fmt: skip
     for detector in _DETECTORS:
         findings += detector(record)
@@ -133,15 +138,15 @@ def analyze(
         symptom,
         _phase(mortem, ends, tables, steps, logs),
         run,
-        answers(mortem, judgement, peers, shares, tables, steps, facts),
+        answers(mortem, judgement, peers, shares, tables, looked, facts),
         clock,
         covered,
         times,
         samples_per_second(facts, times),
         shares,
-        rank_summaries(seen.ranks, facts, tables, steps, judgement),
+        rank_summaries(seen.ranks, facts, tables, looked, judgement),
         straggler_summaries(judgement),
-        what_if(tables, steps, judgement, peers),
+        what_if(tables, looked, judgement, peers),
         summarize_collectives(tables, facts) if tables is not None else (),
         tuple(findings),
         overhead(seen, facts, tables, steps, options),

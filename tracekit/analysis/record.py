@@ -8,6 +8,7 @@ from typing import Any
 
 from tracekit.analysis.ends import End
 from tracekit.analysis.facts import Facts
+from tracekit.analysis.options import Options
 from tracekit.analysis.peers import Peers
 from tracekit.dataset.engine import Engine
 from tracekit.findings.result import CoverageSummary, RunSummary
@@ -30,6 +31,7 @@ class Record:
     communications: int = 0
     """How many calls between ranks were recorded."""
     where: str = "RUN"
+    options: Options = field(default_factory=Options)
 
     @property
     def attempt(self) -> int:

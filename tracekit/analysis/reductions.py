@@ -17,8 +17,6 @@ __all__ = ["reduction_findings"]
 
 _IS_MEAN = re.compile(r"acc|auc|precision|recall|mean|avg|average|rate$", re.IGNORECASE)
 _AT_MOST_ONE = re.compile(r"acc|auc|precision|recall", re.IGNORECASE)
-_NEAR = 0.05
-"""How close to the number of replicas a ratio of two records of one value must be."""
 _LEAST_STEPS = 5
 _MISUSED = "PerReplica"
 
@@ -124,7 +122,7 @@ def _twin(record: Record, value: str, replicas: int) -> tuple[str, float] | None
         if len(steps) < _LEAST_STEPS:
             continue
         ratios = np.array([mine[step] / values[step] for step in steps])
-        near = np.abs(ratios / replicas - 1) < _NEAR
+        near = np.abs(ratios / replicas - 1) < record.options.sum_ratio_error
         if np.isfinite(ratios).all() and near.mean() >= 0.8:
             return name, round(float(np.median(ratios)), 3)
     return None

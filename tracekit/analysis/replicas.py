@@ -16,7 +16,6 @@ __all__ = ["replica_findings", "strategies_of"]
 _SERVED = "parameterserver"
 _MIRRORED_BY_WORKERS = ("multiworker", "collectiveallreduce")
 _MAJOR = re.compile(r"keras (\d+)")
-_FEW_STEPS = 20
 
 
 def replica_findings(record: Record) -> Iterator[Finding]:
@@ -108,7 +107,7 @@ def _strangers(record: Record) -> Iterator[Finding]:
         return
     models = [record.facts.of(rank).last("model") for rank in ranks]
     same = len({(model.get("class"), model.get("parameters")) for model in models}) == 1
-    if not all(models) or not same or record.run.steps < _FEW_STEPS:
+    if not all(models) or not same or record.run.steps < record.options.strangers_steps:
         return
     yield Finding(
         "config.strategy",

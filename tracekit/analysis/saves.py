@@ -14,9 +14,6 @@ from tracekit.findings import Certainty
 
 __all__ = ["UnmetSave", "find_unmet_save"]
 
-_LONGER = 3.0
-"""How many times as long as the longest one before a save must take to be called hung."""
-
 
 @dataclass(frozen=True, slots=True)
 class UnmetSave:
@@ -53,9 +50,8 @@ def find_unmet_save(
     until = over(ends, inside)
     seconds = (until - since) / 1e9
     longest = max(ends[rank].longest_save_ns.get(name, 0) for rank in ends) / 1e9
-    bound = max(
-        patience(ends, facts, median_step_ns, options), options.stall_s, _LONGER * longest
-    )  # fmt: skip
+    usual = options.save_times_longest * longest
+    bound = max(patience(ends, facts, median_step_ns, options), options.stall_s, usual)
     quiet = all((until - _last_sign(ends[rank])) / 1e9 >= bound for rank in outside)
     if seconds < bound or not quiet:
         return None

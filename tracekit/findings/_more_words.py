@@ -63,6 +63,12 @@ MORE_WORDS: Mapping[str, str] = {
         "{ranks} have fewer replicas than other workers, which have {most}"
     ),
     "config.keras": _("fit of {keras} cannot train under {name}"),
+    "config.seed.parameters": _(
+        "{ranks} began with different parameters, and nothing was seen that makes them equal"
+    ),
+    "config.seed.wrapped": _(
+        "{ranks} had different parameters when tracing began; wrapping the model makes them equal"
+    ),
     # Values of replicas
     "config.reduction.misused": _(
         "rank {rank} used values of several replicas (PerReplica) as if they were one"
@@ -175,6 +181,10 @@ MORE_WORDS: Mapping[str, str] = {
         "use Keras 2: pip install tf_keras, and TF_USE_LEGACY_KERAS=1 before TensorFlow is"
         " imported; or a loop of your own with strategy.run"
     ),
+    "advice.seed.parameters": _(
+        "set one seed on all ranks before the model is made, or broadcast rank 0's parameters"
+    ),
+    "advice.seed.wrapped": _("call trace() after wrapping: then this is a test that they are"),
     "advice.reduction.local": _(
         'reduce first: strategy.reduce("MEAN", value, axis=None), or look at each with'
         " strategy.experimental_local_results(value)"
