@@ -29,8 +29,8 @@ from tracekit.analysis.peers import Peers, find_peers
 from tracekit.analysis.record import Record
 from tracekit.analysis.reductions import reduction_findings
 from tracekit.analysis.replicas import replica_findings
-from tracekit.analysis.setup import setup_of
 from tracekit.analysis.sampling import looked_into
+from tracekit.analysis.setup import setup_of
 from tracekit.analysis.share_verdicts import share_findings
 from tracekit.analysis.starts import start_findings
 from tracekit.analysis.steps import Steps, choose_steps
