@@ -65,6 +65,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
         file.seek(0)
         raw = _wide_lines(file, wide) if wide else _byte_lines(file)
         for number, text in raw:
+            if number == 1:
+                text = text.removeprefix("\ufeff")
             if "\r" in text:
                 for part in _redrawn(text):
                     yield number, plain(part)

@@ -33,6 +33,8 @@ _OPS = {
 }  # fmt: skip
 DEFAULT_GROUP = "0"
 _KEPT = 200
+_RANKS = 10_000
+"""Ranks that one line may name, and ends that are kept."""
 
 
 @dataclass(slots=True)
@@ -159,7 +161,7 @@ class Job:
             code = int(said["code"] or 0) if said.get("code") else None
             if code is not None and code > 128 and code - 128 in (6, 7, 9, 11, 15):
                 number, code = code - 128, None
-            for one in ranks_of(said.get("ranks") or "")[:_KEPT]:
+            for one in ranks_of(said.get("ranks") or "")[: _RANKS - len(self.ended)]:
                 error = "out of memory" if row.cause == "killed_oom" else None
                 self.ended.append(Ended(one, code, number, line, host=host, error=error))
             if row.cause != "killed_oom":
@@ -228,10 +230,10 @@ def _fingerprint(text: str) -> Mapping[str, str | None]:
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Ranks as lists write them: 1, 2 or 0-3,5; at most a million."""
+    """Ranks as lists write them: 1, 2 or 0-3,5; of very many the first ones."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")
         if low.isdigit() and (not high or high.isdigit()):
-            found += range(int(low), min(int(high or low), int(low) + 1_000_000) + 1)
-    return tuple(dict.fromkeys(found))
+            found += range(int(low), min(int(high or low), int(low) + _RANKS) + 1)
+    return tuple(dict.fromkeys(found[:_RANKS]))

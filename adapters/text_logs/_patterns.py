@@ -2,6 +2,7 @@
 
 A row has a name, hints (a line without one of them cannot match), a pattern, the cause class, the
 name of the event it becomes, and its role: what the line says about the rank that wrote it.
+A second part knows what a rank was busy with, from the last line that it wrote.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class Hit:
 class Table:
     """All rows; finds the first one that a line matches."""
 
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = tuple(_row(row) for row in rows)
+    def __init__(self, told: Mapping[str, list[dict[str, Any]]]) -> None:
+        self.rows = tuple(_row(row) for row in told["messages"])
+        self._doing = tuple((one["name"], re.compile(one["pattern"])) for one in told["doing"])
         hints = {hint for row in self.rows for hint in row.hints}
         self._any = re.compile("|".join(re.escape(hint) for hint in sorted(hints, key=len)))
 
@@ -62,6 +64,11 @@ class Table:
             if any(hint in body for hint in row.hints) and (match := row.pattern.search(body)):
                 return Hit(row, match.groupdict())
         return None
+
+    def doing(self, body: str) -> str | None:
+        """What a rank was busy with that wrote this last, if the line tells."""
+        text = body[:400]
+        return next((name for name, pattern in self._doing if pattern.search(text)), None)
 
 
 def _row(told: dict[str, Any]) -> Row:

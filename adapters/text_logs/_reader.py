@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tracekit.adapters.text_logs._dates import Dates
@@ -155,39 +155,43 @@ class LogReader:
     def _raised(self, job: Job, who: Hashable, line: Line, raised: Raised, tag: Tagged) -> None:
         log = job.log(who)
         text = f"{raised.type}: {raised.message}" if raised.message else raised.type
-        hit = self.table.find(tag.body)
-        role, cause, pattern = "cause", "", "exception"
-        if _OUT_OF_MEMORY.search(raised.type) and not raised.type.startswith("torch"):
-            role, cause = "cause", "killed_oom"
-        elif hit is not None and hit.row.role not in ("logged", "world", "note", "benign"):
-            role, cause, pattern = hit.row.role, hit.row.cause, hit.row.name
-        elif _EFFECTS.search(raised.type):
-            role = "effect"
+        role, cause, pattern, said = self._verdict(raised, tag.body)
         last = log.troubles[-1] if log.troubles else None
         if last is not None and last.raised is not None:
             if (
                 log.traceback.inner
             ):  # the exception of a loader's worker, told inside of its parent's
                 last.raised, last.frame, last.role, last.cause = raised, raised.frame, role, cause
+                last.line = replace(last.line, text=text[:CUT])
                 return
             if log.traceback.chained:
                 log.traceback.chained = False
                 return  # the first of a chain is the cause of the others
         first = Line(f"{line.source.rpartition(':')[0]}:{raised.line}", line.order, line.time_ns,
                      text[:CUT])  # fmt: skip
+        hit = self.table.find(tag.body) if pattern != "exception" else None
         if hit is not None and role in ("wait", "status", "mismatch", "missing"):
             job.told(who, Hit(hit.row, hit.said), first, tag.host)
             if log.troubles:
                 log.troubles[-1].frame, log.troubles[-1].raised = raised.frame, raised
             return
-        said = hit.said if hit is not None else {}
         log.trouble(Trouble(first, "error", cause, role, pattern, raised.frame, raised, said))
+
+    def _verdict(self, raised: Raised, text: str) -> tuple[str, str, str, Mapping[str, str | None]]:
+        """Role, cause class, pattern and named parts of an exception."""
+        if _OUT_OF_MEMORY.search(raised.type) and not raised.type.startswith("torch"):
+            return "cause", "killed_oom", "exception", {}
+        hit = self.table.find(text)
+        if hit is not None and hit.row.role not in ("logged", "world", "note", "benign"):
+            return hit.row.role, hit.row.cause, hit.row.name, hit.said
+        return "effect" if _EFFECTS.search(raised.type) else "cause", "", "exception", {}
 
     # Ends
 
     def _ended(self, job: Job, file: _File, ended: Ended) -> None:
         job.failed = True
         job.ended.append(ended)
+        self._told_error(job, ended)
         if ended.rank is not None:
             file.dead.add(ended.rank)
             if ended.local is not None:
@@ -199,6 +203,22 @@ class LogReader:
         if ended.rank is not None:
             job.ended.append(ended)
             job.failed = True
+            self._told_error(job, ended)
+
+    def _told_error(self, job: Job, ended: Ended) -> None:
+        """The error that a launcher or an error file tells of, unless the rank wrote it itself."""
+        if not ended.error or ended.rank is None:
+            return
+        raised = Raised(ended.error, ended.message or "", ended.frame, 0)
+        text = f"{raised.type}: {raised.message}" if raised.message else raised.type
+        written = job.log(ended.rank).troubles
+        if any(one.raised is not None and one.raised.type == raised.type for one in written):
+            return
+        line = replace(ended.line, text=text[:CUT], time_ns=ended.time_ns)
+        role, cause, pattern, said = self._verdict(raised, text)
+        job.log(ended.rank).trouble(
+            Trouble(line, "error", cause, role, pattern, raised.frame, raised, said)
+        )
 
     def _close(self, file: _File) -> None:
         """A file is over: local ranks become ranks."""

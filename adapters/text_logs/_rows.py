@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tracekit.adapters.text_logs._job import DEFAULT_GROUP, Ended, Job, JobEvent
+from tracekit.adapters.text_logs._patterns import table
 from tracekit.adapters.text_logs._rank_log import Line, RankLog, Trouble, Wait
 from tracekit.dataset import EVENTS, SPANS
 from tracekit.dataset.facts import FactRow, table_of
@@ -200,6 +201,7 @@ class JobRows:
         return {
             "lines": log.lines,
             "troubles": len(log.troubles) + log.more,
+            "doing": table().doing(last.text) if last is not None else None,
             "last": {"text": last.text, "source": last.source, "time_ns": last.time_ns}
             if last is not None
             else None,

@@ -74,7 +74,7 @@ _RANKS = tuple(
         r"[\[(<]?(?:RANK|Rank|rank)[ _]?(?:ID |id )?[=:#]? ?(?P<rank>\d{1,6}) ?[\])>]?[:|,] ?",
         r"[\[(<](?:RANK|Rank|rank|RankID)[ _]?[=:#]? ?(?P<rank>\d{1,6})[\])>][:|,]? ?",
         r"RANK (?P<rank>\d{1,6}) (?=\d\d:\d\d:\d\d)",
-        r" {0,6}(?P<rank>\d{1,6}): (?=\S)",
+        r" {0,6}(?P<rank>\d{1,6}): ",
     )
 )
 _LOCAL = re.compile(r"\[[A-Za-z_]{1,64}(?P<local>\d{1,6})\]: ?")

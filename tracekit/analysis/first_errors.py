@@ -127,7 +127,7 @@ class _Case:
         id_, key = ("crash.oom", "log.oom") if memory else ("crash.error", "log.error")
         found = Finding(
             id_, Severity.CRITICAL,
-            Certainty.PROVEN if first.cause or first.rank in self._ended() else Certainty.LIKELY,
+            Certainty.PROVEN if first.cause or self._told_dead(first.rank) else Certainty.LIKELY,
             say(key, rank=first.rank, text=first.text, where=at_frame(first.frame),
                 victims=self._victims(ranks)),
             ranks=ranks, evidence=self._event_evidence(first), advice=(_advice(first),),
@@ -140,6 +140,11 @@ class _Case:
 
     def _ended(self) -> set[int]:
         return {rank for rank, end in self.ends.items() if end.is_bad}
+
+    def _told_dead(self, rank: int) -> bool:
+        """Whether somebody else than the rank's own log says that it ended badly."""
+        end = self.ends.get(rank)
+        return end is not None and end.is_bad and end.source != "log"
 
     def _troubled(self) -> bool:
         return bool(self._ended()) or any(event.is_error for event in self.logs.events)
@@ -228,15 +233,18 @@ class _Case:
         if not last:
             return finding
         evidence = {**finding.evidence, "last_line": last.get("text"), "source": last.get("source")}
-        title = finding.title
+        title, id_ = finding.title, finding.id
         if finding.evidence.get("inside") is None and finding.evidence.get("last_span") is None:
             rank, call = finding.ranks[0], self.mortem.call
-            seconds = finding.evidence.get("seconds") or 0.0
-            title = say(
-                finding.id, rank=rank, call=call, waiting=waiting_words(self.mortem.waiting),
-                seconds=seconds, doing=self._doing(rank),
-            ) if finding.id == "hang.missing_rank" and call is not None else title  # fmt: skip
-        return replace(finding, evidence=evidence, title=title)
+            if rank in self.logs.doing and id_ == "hang.missing_rank":
+                id_, evidence["class"] = "hang.busy_rank", "rank_busy"
+                evidence["doing"] = self.logs.doing[rank]
+            if finding.id == "hang.missing_rank" and call is not None:
+                title = say(
+                    id_, rank=rank, call=call, waiting=waiting_words(self.mortem.waiting),
+                    seconds=finding.evidence.get("seconds") or 0.0, doing=self._doing(rank),
+                )  # fmt: skip
+        return replace(finding, id=id_, evidence=evidence, title=title)
 
     def _behind(self) -> Mortem | None:
         """Ranks that timed out at an earlier collective of a group than the others."""
@@ -310,7 +318,8 @@ class _Case:
         call = say("log.missing.collective")
         found = tuple(
             Finding(
-                "hang.missing_rank", Severity.CRITICAL, Certainty.LIKELY,
+                "hang.busy_rank" if rank in self.logs.doing else "hang.missing_rank",
+                Severity.CRITICAL, Certainty.LIKELY,
                 say("log.silent", waiting=waiting_words(sorted(waits)), rank=rank,
                     doing=self._doing(rank)),
                 ranks=(rank,),

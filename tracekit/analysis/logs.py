@@ -54,6 +54,8 @@ class Logs:
     mismatches: list[dict[str, Any]] = field(default_factory=list)
     last: dict[int, dict[str, Any]] = field(default_factory=dict)
     """The last line of each rank that left a log."""
+    doing: dict[int, str] = field(default_factory=dict)
+    """What ranks were busy with that wrote this last."""
     drift: dict[int, dict[str, Any]] = field(default_factory=dict)
     phase: str | None = None
 
@@ -111,6 +113,8 @@ def _take(logs: Logs, row: Mapping[str, Any]) -> None:
         logs.phase = value.get("phase")
     elif name == "log" and rank is not None:
         logs.last[rank] = value.get("last") or {}
+        if value.get("doing"):
+            logs.doing[rank] = str(value["doing"])
     elif name == "log_drift" and rank is not None:
         logs.drift[rank] = value
 
