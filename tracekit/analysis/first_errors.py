@@ -216,7 +216,8 @@ class _Case:
         if behind is not None:
             return behind
         others = [rank for rank in self.ranks if rank not in mortem.waiting]
-        alone = len(mortem.waiting) == 1 and len(others) > 1
+        recorded = any(e.opened or e.last_span for r, e in self.ends.items() if r in others)
+        alone = len(mortem.waiting) == 1 and len(others) > 1 and not recorded
         if alone and len(mortem.culprits) == len(others) and not self._ended() & set(others):
             finding = replace(
                 mortem.findings[0], certainty=Certainty.CANNOT_TELL, ranks=mortem.waiting,

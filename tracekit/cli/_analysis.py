@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tracekit.cli._foreign import imported, is_run, look_into
 from tracekit.cli._options import FailOn, Format
 from tracekit.cli._output import write_result
+from tracekit.cli._run_logs import add_launcher_logs
 from tracekit.cli._terminal import tell
 from tracekit.cli._windows import adopt_windows
 from tracekit.errors import MissingDependency, TracekitError
@@ -73,6 +74,7 @@ def _analyzed(path: Path, options: Options | None) -> Analysis | TracekitError:
         skipped = adopt_windows(path)
         with open_run(path) as run:
             coverage = replace(run.coverage, skipped=(*run.coverage.skipped, *skipped))
+            add_launcher_logs(run)
             return _verdict(run, coverage, options, shlex.quote(str(path)))
     except MissingDependency:
         raise
