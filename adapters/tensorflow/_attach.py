@@ -14,6 +14,7 @@ from tracekit.adapters.tensorflow._gradients import watch_gradients
 from tracekit.adapters.tensorflow._guard import guarded
 from tracekit.adapters.tensorflow._handle import Handle
 from tracekit.adapters.tensorflow._loop import Loop, join
+from tracekit.adapters.tensorflow._phases import watch_phases
 
 __all__ = ["attach", "bind"]
 
@@ -56,6 +57,8 @@ def attach(handle: Handle, windows: tuple[int, int] | None, check_gradients: boo
     loop = join(rec, windows)
     for watch in (watch_functions, watch_optimizers, watch_checkpoints):
         handle.undo += guarded(watch.__name__)(watch)() or []
+    if loop.windows is None:  # a profile says the same, and more
+        handle.undo += guarded("clock in the graph")(watch_phases)(loop) or []
     if check_gradients:
         handle.undo += watch_gradients(loop) or []
     return loop

@@ -59,7 +59,7 @@ class TracekitCallback:
         return object.__new__(made)
 
     def __init__(
-        self, *, windows: bool | Sequence[int] = True, check_gradients: bool = False
+        self, *, windows: bool | Sequence[int] = False, check_gradients: bool = False
     ) -> None:
         self._model: Any = None
         super().__init__()

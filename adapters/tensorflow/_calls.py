@@ -20,7 +20,7 @@ from tracekit.recorder import CollectiveType, Recorder, Token
 
 __all__ = ["HostCalls", "calls_of"]
 
-_ORDINAL = {"host": 1000, "step": 1001, "start": 1002}
+_ORDINAL = {"host": 1000, "step": 1001, "start": 1002, "graph": 1003}
 """Groups of their own: what a profile says of collectives has other numbers."""
 
 
@@ -67,6 +67,16 @@ class HostCalls:
             self.end(opened, False)
             raise
         self.end(opened, keep)
+
+    def complete(
+        self, group: str, op: str, start: int, end: int, nbytes: int, buckets: int = 1
+    ) -> None:
+        """Record a call whose times are known."""
+        if self.size > 1:
+            self._seq[group] += 1
+            type_ = self._type(group, op, op)
+            about = {"buckets": buckets} if buckets > 1 else None
+            type_.complete(start, end, self._seq[group], nbytes, about)
 
     @guarded("collective")
     def end(self, opened: tuple[CollectiveType, Token] | None, keep: bool) -> None:

@@ -49,6 +49,12 @@ class Loop:
         """What calls are named that Keras makes; else they have the name of their function."""
         self.updated: tuple[Callable[[], None], ...] = ()
         """Called after each update."""
+        self.phases: Any = None
+        """What asks for times inside of graphs."""
+        self.call_began = self.call_ended = 0
+        """When the newest call that trains began and ended; zeros where it was traced as well."""
+        self.outermost_trace: object = None
+        """Says which call of the program traces at the moment."""
         self._frames: list[object] = []
         self._marked = False
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -149,6 +155,7 @@ class Loop:
             failed("call", error)
             type_ = type_of("call", "launch")
             new = False
+        self.outermost_trace = object()
         started = clock()
         try:
             if pause.on:
@@ -163,7 +170,9 @@ class Loop:
         if new:
             self._note(key)
         if known or self._marked:
-            self._ends(started)
+            traced = new or self._marked
+            self.call_began, self.call_ended = (0, 0) if traced else (started, clock())
+            self._ends()
         return result
 
     @guarded("call")
@@ -171,7 +180,7 @@ class Loop:
         self._seen.add(key)
 
     @guarded("update")
-    def _ends(self, started: int) -> None:
+    def _ends(self) -> None:
         if not self.evaluates:
             self._updates()
 

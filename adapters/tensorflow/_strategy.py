@@ -27,7 +27,7 @@ _watched: Watch[bool] = Watch()
 def trace_strategy(
     strategy: Any,
     *,
-    windows: bool | Sequence[int] = True,
+    windows: bool | Sequence[int] = False,
     check_gradients: bool = False,
 ) -> Handle:
     """Trace a loop of one's own that trains with a strategy, before its first step.

@@ -1,0 +1,256 @@
+"""What a step is made of inside its graph: the time at four points, asked by the graph itself.
+
+When TensorFlow traces the function that trains, a few operations are added that only ask the
+clock: when the batch was there, when the loss was, when the gradients of this worker were (that is
+its arrival at the all-reduce) and when they were reduced. Nothing waits for them and no value
+passes through them. All land in one variable, which is read after the step.
+
+Not where an accelerator computes, as the host's clock says little there; not in what XLA compiles;
+not with several replicas in a process.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tracekit.adapters._patch import patch
+from tracekit.adapters.tensorflow._calls import calls_of
+from tracekit.adapters.tensorflow._guard import failed, guarded
+from tracekit.adapters.tensorflow._loop import Loop, active, type_of
+
+__all__ = ["watch_phases"]
+
+_PATCHES = (
+    ("tensorflow.python.data.ops.iterator_ops", "OwnedIterator", "_next_internal", "_data"),
+    ("tensorflow.python.data.ops.iterator_ops", "OwnedIterator", "get_next_as_optional", "_data"),
+    ("tensorflow.python.eager.backprop", "GradientTape", "gradient", "_gradient"),
+    (
+        "tensorflow.python.distribute.cross_device_utils",
+        "CollectiveReplicaLauncher",
+        "all_reduce",
+        "_all_reduce",
+    ),
+)
+_DATA, _LOSS, _ROUNDS = 0, 1, 2
+"""Places in the variable; of rounds the last one, as a loop in the graph has several."""
+_FIRST, _MOST = 3, 14
+
+
+def watch_phases(loop: Loop) -> list[Callable[[], None]]:
+    """Ask for the times in what is traced from now on; returns what undoes it."""
+    tf = sys.modules["tensorflow"]
+    if tf.config.get_visible_devices("GPU") or loop.phases is not None:
+        return []
+    phases = _Phases(loop)
+    if not phases.ready:
+        return []
+    loop.phases = phases
+    undo: list[Callable[[], None]] = [phases.stop]
+    for module, name, method, make in _PATCHES:
+        owner = getattr(sys.modules.get(module), name, None)
+        try:
+            undo.append(patch(owner, method, globals()[make]))
+        except Exception as error:
+            failed(f"{name}.{method}", error)
+    loop.updated = (*loop.updated, phases.look)
+    return undo
+
+
+class _Phases:
+    """The clock readings of one rank."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.ready = False
+        self.live = True
+        self._reduces: list[tuple[int, bool, int]] = []
+        """Of each collective its place, whether it belongs to the gradients, and its bytes."""
+        self._graph: Any = None
+        self._seen_loss = False
+        self._rounds = 0.0
+        # In a thread of its own: in this one a strategy may make a variable of all workers of it.
+        maker = threading.Thread(target=self._make, name="tracekit-clock")
+        maker.start()
+        maker.join()
+
+    @guarded("clock in the graph")
+    def _make(self) -> None:
+        tf = sys.modules["tensorflow"]
+        size = _FIRST + 2 * _MOST
+        with tf.device("/CPU:0"):
+            self._times = tf.Variable(
+                tf.zeros([size], tf.float64), trainable=False, name="tracekit_times"
+            )
+        self.ready = True
+
+    def stop(self) -> None:
+        """Look no more; graphs that were traced meanwhile go on asking the clock."""
+        self.live = False
+        self.loop.phases = None
+        self.loop.updated = tuple(one for one in self.loop.updated if one != self.look)
+
+    # In the graph
+
+    def here(self) -> bool:
+        """Whether this is the trace of a function whose times can be had."""
+        tf = sys.modules["tensorflow"]
+        if not self.live or tf.executing_eagerly() or not self.loop.inside or self.loop.evaluates:
+            return False
+        if tf.distribute.in_cross_replica_context() is False:
+            context = tf.distribute.get_replica_context()
+            strategy = context.strategy
+            devices = getattr(strategy.extended, "_num_devices_per_worker", None)
+            local = devices if devices is not None else strategy.num_replicas_in_sync
+            if int(local) != 1:
+                return False
+        graph = tf.compat.v1.get_default_graph()
+        control: Any = sys.modules.get("tensorflow.python.ops.control_flow_util")
+        return control is not None and not control.GraphOrParentsInXlaContext(graph)
+
+    @guarded("clock in the graph")
+    def stamp(self, place: int, after: Any) -> None:
+        """Have the graph note the time at which these tensors are there."""
+        tf = sys.modules["tensorflow"]
+        tensors = [one for one in tf.nest.flatten(after, expand_composites=True) if _symbolic(one)]
+        if not tensors:
+            return
+        with tf.device("/CPU:0"), tf.control_dependencies(tensors):
+            self._times[place].assign(tf.timestamp())
+
+    @guarded("clock in the graph")
+    def loss_is_there(self, target: Any) -> None:
+        """The gradient of something begins."""
+        self._new_trace()
+        self._seen_loss = True
+        self.stamp(_LOSS, target)
+
+    @guarded("clock in the graph")
+    def data_is_there(self, batch: Any) -> None:
+        """The graph has taken a batch."""
+        self._new_trace()
+        self.stamp(_DATA, batch)
+        with sys.modules["tensorflow"].device("/CPU:0"):
+            self._times[_ROUNDS].assign(self._times[_ROUNDS] + 1)
+
+    def _new_trace(self) -> None:
+        """What an earlier trace had is over with: it is traced anew because it does not fit."""
+        graph = self.loop.outermost_trace
+        if graph is not self._graph:
+            self._graph, self._seen_loss = graph, False
+            self._reduces.clear()
+
+    @guarded("clock in the graph")
+    def place_of_reduce(self, tensor: Any) -> int | None:
+        """Where the times of the next collective go."""
+        self._new_trace()
+        if len(self._reduces) >= _MOST:
+            return None
+        place = _FIRST + 2 * len(self._reduces)
+        count = tensor.shape.num_elements() or 0
+        self._reduces.append((place, self._seen_loss, count * tensor.dtype.size))
+        return place
+
+    # After the step
+
+    @guarded("clock in the graph")
+    def look(self) -> None:
+        """Record the phases of the update that is done."""
+        loop = self.loop
+        begin, end = loop.call_began, loop.call_ended
+        if not begin or not self.live:
+            return
+        raw = self._times.numpy()
+        offset = time.time_ns() - time.monotonic_ns()
+        rounds = float(raw[_ROUNDS])
+        before, self._rounds = self._rounds, rounds
+        if rounds - before > 1:
+            return  # a loop in the graph: only its last round is known
+
+        def at(place: int) -> int | None:
+            time_ns = int(raw[place] * 1e9) - offset
+            return time_ns if begin - 1000 <= time_ns <= end + 1000 else None
+
+        data, loss = at(_DATA), at(_LOSS)
+        pairs = [(at(p), at(p + 1), mine, size) for p, mine, size in self._reduces]
+        calls = [(a, b, mine, size) for a, b, mine, size in pairs if a and b]
+        inputs = [call for call in calls if not call[2]]
+        gradients = [call for call in calls if call[2]]
+        moment = begin
+        if data is not None:
+            type_of("data_wait", "data").complete(moment, data)
+            moment = data
+        host = calls_of(loop.recorder)
+        for a, b, _, size in inputs:
+            host.complete("graph", "all_reduce", a, b, size)
+            moment = max(moment, b)
+        if loss is not None and loss > moment:
+            type_of("forward", "forward").complete(moment, loss)
+            moment = loss
+        ready = max((a for a, _, _, _ in gradients), default=None)
+        if ready is not None and loss is not None and ready > moment:
+            type_of("backward", "backward").complete(moment, ready)
+            done = max(b for _, b, _, _ in gradients)
+            total = sum(size for _, _, _, size in gradients)
+            host.complete("graph", "all_reduce", ready, done, total, len(gradients))
+            if end > done:
+                type_of("update", "optimizer").complete(done, end)
+        elif loss is not None and not gradients and end > moment:
+            type_of("backward_update", "backward").complete(moment, end)
+
+
+def _symbolic(one: Any) -> bool:
+    return hasattr(one, "op") and hasattr(one, "graph") and not hasattr(one, "assign")
+
+
+def _phases() -> _Phases | None:
+    loop = active()
+    found: Any = loop.phases if loop is not None else None
+    try:
+        return found if found is not None and found.here() else None
+    except Exception as error:
+        failed("clock in the graph", error)
+        return None
+
+
+def _data(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def following(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        phases = _phases()
+        if phases is not None:
+            phases.data_is_there(getattr(result, "_variant_tensor", result))
+        return result
+
+    return following
+
+
+def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def gradient(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        phases = _phases()
+        if phases is not None:
+            phases.loss_is_there(target)
+        return original(self, target, *args, **kwargs)
+
+    return gradient
+
+
+def _all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def all_reduce(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = input_tensor
+        phases = _phases()
+        place = phases.place_of_reduce(tensor) if phases is not None else None
+        if phases is None or place is None:
+            return original(self, tensor, *args, **kwargs)
+        phases.stamp(place, tensor)
+        result = original(self, tensor, *args, **kwargs)
+        phases.stamp(place + 1, result)
+        return result
+
+    return all_reduce
