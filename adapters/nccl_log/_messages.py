@@ -209,7 +209,7 @@ def _indented(process: Process, message: bytes, stamp: Raw) -> None:
                 card.setdefault("source", Stamp(*stamp))
                 card["topology_gbs"] = float(found[1]) * 8
     elif text:
-        HANDLERS.get(text[: text.find(b" ")], other)(process, text, stamp)
+        HANDLERS.get(text.partition(b" ")[0], other)(process, text, stamp)
 
 
 def other(process: Process, message: bytes, stamp: Raw) -> None:

@@ -17,7 +17,8 @@ from tracekit.adapters.nccl_log._state import Process, Raw, Stamp
 
 __all__ = ["Scanner"]
 
-_INFO, _WARN, _TRACE, _CALL = b" NCCL INFO ", b" NCCL WARN ", b" NCCL TRACE ", b" NCCL CALL "
+_INFO = b" NCCL INFO "
+_MARK = re.compile(rb" NCCL (INFO|WARN|TRACE|CALL) ")
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _HEAD = re.compile(
     rb"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]{1,255}):(\d{1,10}):(\d{1,10}) \[(-?\d{1,5})\] "
@@ -35,6 +36,7 @@ _OUTER_RANK = (
     re.compile(rb"^\s{0,8}(\d{1,7}): "),  # srun -l
 )
 _CACHED = 1 << 16
+_LONGEST_GLUE = 64
 _MOST_PROCESSES = 1 << 16
 
 
@@ -104,23 +106,15 @@ class Scanner:
     def _any(self, line: bytes) -> None:
         """A line of any shape: several messages on one, another level, a prefix not yet known."""
         line = line.rstrip(b"\r")
+        marks = list(_MARK.finditer(line))
         start = 0
-        while True:
-            found = [
-                (place, mark) for mark in (_INFO, _WARN, _TRACE, _CALL)
-                if (place := line.find(mark, start)) >= 0
-            ]  # fmt: skip
-            if not found:
-                break
-            place, mark = min(found)
-            after = [
-                there for other in (_INFO, _WARN, _TRACE, _CALL)
-                if (there := line.find(other, place + len(mark))) >= 0
-            ]  # fmt: skip
-            end = self._head_before(line, min(after), place + len(mark)) if after else len(line)
-            self._message(line[start:place], mark, line[place + len(mark) : end])
+        for number, mark in enumerate(marks):
+            end = len(line)
+            if number + 1 < len(marks):
+                end = self._head_before(line, marks[number + 1].start(), mark.end())
+            self._message(line[start : mark.start()], mark[1].decode(), line[mark.end() : end])
             start = end
-        if start == 0:
+        if not marks:
             self._bare(line)
 
     def _head_before(self, line: bytes, place: int, least: int) -> int:
@@ -130,13 +124,13 @@ class Scanner:
             return max(least, line.rfind(b" ", least, place - 4))
         found = heads[-1]
         host = found[1]
-        whole = next((one for one in self._hosts if host != one and host.endswith(one)), None)
-        if whole is None or host in self._hosts:
-            return found.start()
-        return found.end(1) - len(whole)  # what stands before it is the end of another message
+        if host not in self._hosts:
+            for cut in range(1, min(len(host), _LONGEST_GLUE)):
+                if host[cut:] in self._hosts:  # what stands before it ends another message
+                    return found.start() + cut
+        return found.start()
 
-    def _message(self, prefix: bytes, mark: bytes, message: bytes) -> None:
-        level = mark[6:-1].decode()
+    def _message(self, prefix: bytes, level: str, message: bytes) -> None:
         told = prefix[-600:]
         times = [found.end() for found in _TIME.finditer(told)]
         after = len(prefix) - len(told) + times[-1] if times else 0  # a host may be glued to it
@@ -212,7 +206,7 @@ class Scanner:
 
     def _bare(self, line: bytes) -> None:
         """A line that names no process: a version, or one whose very beginning was removed."""
-        for mark, level in ((b"NCCL INFO ", _INFO), (b"NCCL WARN ", _WARN)):
+        for mark, level in ((b"NCCL INFO ", "INFO"), (b"NCCL WARN ", "WARN")):
             if line.startswith(mark):
                 self._message(b"", level, line[len(mark) :])
                 return

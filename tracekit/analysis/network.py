@@ -99,7 +99,7 @@ def _who(told: Told, peers: Iterable[Peer]) -> str:
 
 def _settings(told: Told, failed: Mapping[str, Any]) -> Iterator[Finding]:
     """Settings that differ between ranks; worth more than a remark only beside a mismatch."""
-    with_any = [peer for peer in told.peers if peer.environment]
+    with_any = [peer for peer in told.peers if peer.environment or peer.process.get("stage")]
     names = sorted({name for peer in with_any for name in peer.environment})
     different: dict[str, dict[str, list[int]]] = {}
     for name in names:
