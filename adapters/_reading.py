@@ -41,6 +41,7 @@ BUILT_IN: Mapping[str, str] = {
     "xplane": "tracekit.adapters.xplane:XPlaneImporter",
     "flight_recorder": "tracekit.adapters.flight_recorder:FlightRecorderImporter",
     "nccl_log": "tracekit.adapters.nccl_log:NcclLogImporter",
+    "nccl_tests": "tracekit.adapters.nccl_tests:NcclTestsImporter",
     "text_logs": "tracekit.adapters.text_logs:TextLogs",
 }
 """The importers of tracekit by name, in the order in which they are asked: those that know their
