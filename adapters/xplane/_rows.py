@@ -28,6 +28,8 @@ Ints = npt.NDArray[np.int64]
 
 _CLOSED = 100
 """The part of a step by which closed gaps may add to a phase: one in so many."""
+_CLOSED_OUTSIDE = 20
+"""The same between two steps, where nobody looks closely."""
 _STEP_SEQ = 1 << 20
 """Numbers of collectives in one step."""
 _INSTANCES, _TIMES = 1 << 16, 1 << 4
@@ -210,7 +212,8 @@ def _add(
 ) -> None:
     more = {} if device is None else {"clock": "device", "device": f"cuda:{device}"}
     for place, inside in where.each(pair):
-        starts, ends = bridge(inside, where.length(place) // _CLOSED)
+        around = int(inside[1][-1] - inside[0][0]) // _CLOSED_OUTSIDE
+        starts, ends = bridge(inside, where.length(place) // _CLOSED if place >= 0 else around)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             rows.add(kind, name, lane, start, end, **where.keys(place), **more)
 

@@ -101,9 +101,9 @@ class Space:
         place, size = line.start, _PIECE
         while place < line.end:
             piece = bytes(self.data[place : min(place + size, line.end)])
-            starts, ends, used, needed = _walk(piece)
-            if starts:
-                found = decode_events(piece, np.array(starts), np.array(ends))
+            events, used, needed = _walk(piece)
+            if events:
+                found = decode_events(piece, np.array(events))
                 self.damaged_events += found.damaged
                 yield piece, found
             place, size = place + used, max(_PIECE, needed)
@@ -112,39 +112,43 @@ class Space:
                 return
 
 
-def _walk(data: bytes) -> tuple[list[int], list[int], int, int]:
-    """Where the whole events of a piece of a line start and end, how much of it that was, and
-    how many bytes the one thing after it takes."""
-    starts: list[int] = []
-    ends: list[int] = []
-    place, last = 0, len(data)
+def _walk(data: bytes) -> tuple[list[int], int, int]:
+    """Where the whole events of a piece of a line begin, how much of it they and what is between
+    them take, and how many bytes the one thing after that takes."""
+    events: list[int] = []
+    add = events.append
+    place = at = 0
+    last = len(data)
     try:
         while place < last:
-            tag = data[place]
-            if tag == _EVENT and place + 1 < last and data[place + 1] < 0x80:
-                start = place + 2
-                end = start + data[place + 1]
-            else:
-                tag, start = varint(data, place, last)
-                wire = tag & 7
-                if wire == 0:
-                    _, end = varint(data, start, last)
-                elif wire == 2:
-                    size, start = varint(data, start, last)
-                    end = start + size
-                elif wire in (1, 5):
-                    end = start + (8 if wire == 1 else 4)
+            at = place
+            if data[at] == _EVENT:
+                size = data[at + 1]
+                if size < 0x80:
+                    place = at + 2 + size
                 else:
-                    return starts, ends, 0, 0
-            if end > last:
-                return starts, ends, place, end - place
-            if tag == _EVENT:
-                starts.append(start)
-                ends.append(end)
-            place = end
-    except Damaged:
-        pass  # a number goes on in the next piece, or the line ends in one
-    return starts, ends, place, 0
+                    size, place = varint(data, at + 1, last)
+                    place += size
+                if place > last:
+                    return events, at, place - at
+                add(at)
+                continue
+            tag, start = varint(data, at, last)
+            wire = tag & 7
+            if wire == 0:
+                _, place = varint(data, start, last)
+            elif wire == 2:
+                size, start = varint(data, start, last)
+                place = start + size
+            elif wire in (1, 5):
+                place = start + (8 if wire == 1 else 4)
+            else:
+                return events, 0, 0
+            if place > last:
+                return events, at, place - at
+    except (Damaged, IndexError):
+        return events, at, 0  # a number goes on in the next piece, or the line ends in one
+    return events, place, 0
 
 
 @contextmanager

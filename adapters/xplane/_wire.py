@@ -96,11 +96,14 @@ def text(data: Buffer, start: int, end: int, most: int = 1024) -> str:
     return bytes(data[start : min(end, start + most)]).decode("utf-8", "replace")
 
 
-def decode_events(data: bytes, starts: Ints, ends: Ints) -> Events:
-    """Decode many XEvent messages at once; one that is damaged is left out and counted."""
-    count = len(starts)
+def decode_events(data: bytes, places: Ints) -> Events:
+    """Decode many XEvent messages at once, from the places of their tags; one that is damaged is
+    left out and counted."""
+    count = len(places)
     padded = np.frombuffer(data + bytes(_PAD), np.uint8)
     last = len(data)
+    sizes, starts = _varints(padded, places + 1, last)
+    ends = starts + sizes
     found = {number: np.zeros(count, np.int64) for number in (1, 2, 3)}
     bad = np.zeros(count, bool)
     place = starts.copy()
