@@ -94,6 +94,22 @@ def test_the_loss_of_a_rank_counts_and_not_what_was_made_of_all() -> None:
     assert (finding.ranks, finding.certainty) == ((1,), Certainty.PROVEN)
 
 
+def test_a_loss_that_a_strategy_made_of_all_names_nobody_and_gradients_do() -> None:
+    run = RunBuilder(world_size=2, jitter=0.05)
+    for rank in range(2):
+        run.fact("strategy", how(2, rank), rank)
+    for step in range(30):
+        run.step()
+        for rank in range(2):
+            run.event(rank, "loss", NAN if step >= 20 else 1.0, step=step)
+    (finding,) = found(run, "numeric.nonfinite")
+    assert (finding.ranks, finding.certainty) == ((0, 1), Certainty.CANNOT_TELL)
+    assert "the rank it began on is unknown" in finding.title
+    run.event(1, "gradient_nonfinite", 5.0, step=20)
+    (finding,) = found(run, "numeric.nonfinite")
+    assert (finding.ranks, finding.certainty) == ((1,), Certainty.LIKELY)
+
+
 def test_a_single_bad_loss_that_was_skipped_is_a_warning() -> None:
     run = trained(odd={(40, 2): NAN})
     run.event(1, "optimizer_skipped", step=40)

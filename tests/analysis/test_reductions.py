@@ -87,6 +87,11 @@ def test_what_the_graph_shows_decides() -> None:
     assert silent(reduced("SUM", "truediv", mean=False))
 
 
+def test_values_that_libraries_reduce_by_themselves_are_no_finding() -> None:
+    assert silent(reduced("SUM", "value", mean=None))
+    assert silent(reduced("none", ""))
+
+
 def test_a_summed_mean_is_likely_by_its_name() -> None:
     (finding,) = found(reduced("SUM", "mean_loss"), ID)
     assert (finding.severity, finding.certainty) == (Severity.WARNING, Certainty.LIKELY)

@@ -133,6 +133,20 @@ def test_the_error_of_fit_under_several_workers_is_recognised() -> None:
     assert found(run, "config.reduction") == []
 
 
+def test_the_error_alone_tells_even_when_nothing_else_was_recorded() -> None:
+    """Keras 3 fails before it calls the first callback."""
+    run = failing(PER_REPLICA)
+    run.spans = []
+    run.facts = [one for one in run.facts if one["name"] not in ("strategy", "tf_config")]
+    run.fact("exception", {"type": "ValueError"}, 0)
+    analysis = verdict(run)
+    assert (analysis.symptom, analysis.phase) == ("crash", "startup")
+    ids = [one.id for one in analysis.findings]
+    assert ids[0] == "crash.error"
+    assert "config.keras" in ids
+    assert "coverage.partial" in ids
+
+
 def test_fit_that_never_took_a_step_is_a_warning() -> None:
     (finding,) = found(failing(None, fit="keras 3.15.1"), "config.keras")
     assert (finding.severity, finding.certainty) == (Severity.WARNING, Certainty.LIKELY)

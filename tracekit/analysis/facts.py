@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracekit.analysis.queries import query
+from tracekit.analysis.tables import Overview
 from tracekit.dataset.engine import Engine
 
-__all__ = ["Facts", "RankFacts", "read_facts"]
+__all__ = ["Facts", "RankFacts", "read_facts", "with_facts"]
 
 _KEPT = frozenset(
     """
@@ -71,6 +73,25 @@ class Facts:
     def of(self, rank: int) -> RankFacts:
         """The facts of a rank, empty when there are none."""
         return self.ranks.setdefault(rank, RankFacts())
+
+
+def with_facts(engine: Engine, seen: Overview | None) -> Overview | None:
+    """The overview of a run; of one that ended before its first span, who told something."""
+    if seen is not None:
+        return seen
+    rows = engine.sql(query("told")).to_pylist()
+    if not any(row["name"] in _KEPT or row["name"] == "exception" for row in rows):
+        return None
+    attempts = {row["attempt"] for row in rows}
+    rows = [row for row in rows if row["attempt"] == max(attempts)]
+    last: dict[int, int] = {}
+    for row in rows:
+        last[row["rank"]] = max(last.get(row["rank"], 0), row["last_ns"] or 0)
+    first = min((row["first_ns"] for row in rows if row["first_ns"]), default=0)
+    return Overview(
+        max(attempts), len(attempts), rows[0]["run_id"], tuple(sorted(last)), first,
+        {rank: max(time, first) for rank, time in last.items()}, 0, 0, 0, None, None, 0, 0, (),
+    )  # fmt: skip
 
 
 def read_facts(engine: Engine, attempt: int) -> Facts:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracekit.analysis.deaths import ranks_words
 from tracekit.analysis.queries import query
-from tracekit.analysis.record import Record
+from tracekit.analysis.record import Record, number
 from tracekit.findings import Certainty, Finding, Severity, Words, say
 
 __all__ = ["numeric_findings"]
@@ -144,6 +144,12 @@ class _Values:
             query("values_in", attempt=record.attempt, first=low, last=high)
         ).to_pylist()
         self.ranks = record.ranks
+        self.together = any(
+            (number(one.get("workers")) or 0) > 1
+            for rank in record.ranks
+            for one in record.facts.of(rank).told("strategy")
+        )
+        """Whether ranks may record what was made of all of theirs as their own."""
         self.sound: dict[str, set[int]] = {}
         self.odd: dict[str, set[int]] = {}
         self.skipped: list[int] = []
@@ -163,12 +169,16 @@ class _Values:
     @property
     def before(self) -> bool:
         """Whether any odd value is one from before the reduction."""
-        return any(self.odd.get(name) for name in _BEFORE)
+        told = [name for name in _BEFORE if self.odd.get(name)]
+        if self.together and told == ["loss"] and self.odd["loss"] == set(self.ranks):
+            return False
+        return bool(told)
 
     @property
     def what(self) -> str:
-        """Which value shows it: the loss comes before its gradients."""
-        return "loss" if self.odd.get("loss") else "gradient_nonfinite"
+        """Which value shows it: one that some ranks have and others not, the loss first."""
+        told = [name for name in _BEFORE if self.odd.get(name)]
+        return next((name for name in told if self.odd[name] != set(self.ranks)), told[0])
 
     def origin(self) -> tuple[tuple[int, ...], Certainty]:
         """The ranks that it began on, where others were sound in that step, and how sure it is."""

@@ -14,7 +14,7 @@ from tracekit.analysis.collect import collect
 from tracekit.analysis.deaths import Mortem, post_mortem
 from tracekit.analysis.dump_findings import with_dumps
 from tracekit.analysis.ends import End, read_ends
-from tracekit.analysis.facts import Facts, read_facts
+from tracekit.analysis.facts import Facts, read_facts, with_facts
 from tracekit.analysis.first_errors import judge_logs
 from tracekit.analysis.gaps import clock_findings, gap_findings
 from tracekit.analysis.inputs import input_findings
@@ -86,6 +86,8 @@ def analyze(
     options = options or Options()
     seen = with_logs(engine, overview(engine))
     seen = with_network(engine, seen)
+    bare = seen is None
+    seen = with_facts(engine, seen)
     if seen is None:
         return _nothing(_covered(coverage or Coverage(), None))
     covered = _covered(coverage or Coverage(), seen.attempt)
@@ -132,8 +134,9 @@ def analyze(
     if seen.first_step is not None or seen.communications:
         findings += clock_findings(clock)
     findings += gap_findings(covered, run, tables, steps, where)
+    findings += [_no_spans()] if bare else []
     findings.sort(key=lambda finding: -finding.severity.weight)
-    symptom = mortem.symptom or _symptom(findings)
+    symptom = mortem.symptom or ("abnormal" if bare else _symptom(findings))
     return Analysis(
         symptom,
         _phase(mortem, ends, tables, steps, logs),
@@ -175,16 +178,21 @@ def _covered(coverage: Coverage, attempt: int | None) -> CoverageSummary:
 
 def _nothing(coverage: CoverageSummary) -> Analysis:
     """The verdict over a run without a single span."""
-    finding = Finding(
-        "coverage.partial",
-        Severity.WARNING,
-        Certainty.PROVEN,
-        say("coverage.partial.nothing"),
-        advice=(),
-    )
     run = RunSummary("", 0, (), (), 0, 0.0, 0)
     return Analysis(
-        "abnormal", "startup", run, Questions(), Clock(True, None), coverage, findings=(finding,)
+        "abnormal",
+        "startup",
+        run,
+        Questions(),
+        Clock(True, None),
+        coverage,
+        findings=(_no_spans(),),
+    )
+
+
+def _no_spans() -> Finding:
+    return Finding(
+        "coverage.partial", Severity.WARNING, Certainty.PROVEN, say("coverage.partial.nothing")
     )
 
 

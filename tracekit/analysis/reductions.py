@@ -19,6 +19,8 @@ _IS_MEAN = re.compile(r"acc|auc|precision|recall|mean|avg|average|rate$", re.IGN
 _AT_MOST_ONE = re.compile(r"acc|auc|precision|recall", re.IGNORECASE)
 _LEAST_STEPS = 5
 _MISUSED = "PerReplica"
+_NAMELESS = ("", "value")
+"""Values of which nobody knows what they are: libraries reduce some of their own."""
 
 
 def reduction_findings(record: Record) -> Iterator[Finding]:
@@ -27,8 +29,14 @@ def reduction_findings(record: Record) -> Iterator[Finding]:
     told: dict[str, dict[int, Mapping[str, Any]]] = {}
     for rank in record.ranks:
         for one in record.facts.of(rank).told("reduction"):
-            if one.get("per_replica") is not False and (number(one.get("replicas")) or 0) > 1:
-                told.setdefault(text_of(one.get("value")) or "a value", {})[rank] = one
+            name = text_of(one.get("value"))
+            known = name not in _NAMELESS or one.get("mean") is not None
+            if (
+                known
+                and one.get("per_replica") is not False
+                and (number(one.get("replicas")) or 0) > 1
+            ):
+                told.setdefault(name or "a value", {})[rank] = one
     for value, by_rank in told.items():
         how = {str(one.get("reduced") or "none").upper() for one in by_rank.values()}
         if how == {"NONE"}:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracekit.analysis.cluster import seats_of
 from tracekit.analysis.deaths import ranks_words
+from tracekit.analysis.ends import End
 from tracekit.analysis.record import Record, number, text_of
 from tracekit.findings import Certainty, Finding, Severity, say
 
@@ -215,12 +216,13 @@ def _cannot_fit(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -> 
         if version is None or int(version[1]) < 3 or not by_workers:
             continue
         end = record.ends.get(rank)
-        error = (end.error or "") if end is not None and end.is_bad else ""
-        if "PerReplica" in error and "unsupported type" in error:
+        if end is not None and _cannot_convert(end):
             failed.append(rank)
-            errors.append(error)
+            errors.append(end.error or "")
         elif fitted:
             concerned.append(rank)
+    if not strategies:
+        yield from _by_error_alone(record)
     if not failed and (not concerned or record.run.steps):
         return
     ranks = sorted({*failed, *concerned})
@@ -237,6 +239,29 @@ def _cannot_fit(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -> 
             "error": errors[0][:300] if errors else None,
         },
         advice=(say("advice.keras"),),
+    )
+
+
+def _cannot_convert(end: End) -> bool:
+    """Whether a rank ended because values of replicas came where a tensor is needed."""
+    error = end.error or ""
+    return end.is_bad and "PerReplica" in error and "unsupported type" in error
+
+
+def _by_error_alone(record: Record) -> Iterator[Finding]:
+    """Keras 3 fails before it calls any callback, so nothing may be told of the strategy."""
+    ranks = tuple(rank for rank, end in record.ends.items() if _cannot_convert(end))
+    if not ranks:
+        return
+    end = record.ends[ranks[0]]
+    yield Finding(
+        "config.keras",
+        Severity.WARNING,
+        Certainty.LIKELY,
+        say("config.keras.error", ranks=ranks_words(ranks)),
+        ranks=ranks,
+        evidence={"error": (end.error or "")[:300], "frame": end.frame},
+        advice=(say("advice.keras"), say("advice.reduction.local")),
     )
 
 

@@ -69,6 +69,9 @@ MORE_WORDS: Mapping[str, str] = {
     "config.seed.wrapped": _(
         "{ranks} had different parameters when tracing began; wrapping the model makes them equal"
     ),
+    "config.keras.error": _(
+        "{ranks} failed as fit of Keras 3 does under several workers: it cannot take PerReplica"
+    ),
     # Values of replicas
     "config.reduction.misused": _(
         "rank {rank} used values of several replicas (PerReplica) as if they were one"
