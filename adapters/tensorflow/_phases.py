@@ -35,6 +35,12 @@ _PATCHES = (
         "all_reduce",
         "_all_reduce",
     ),
+    (
+        "tensorflow.python.distribute.cross_device_utils",
+        "CollectiveReplicaLauncher",
+        "batch_all_reduce",
+        "_batch",
+    ),
 )
 _DATA, _LOSS, _ROUNDS = 0, 1, 2
 """Places in the variable; of rounds the last one, as a loop in the graph has several."""
@@ -68,10 +74,12 @@ class _Phases:
         self.loop = loop
         self.ready = False
         self.live = True
-        self._reduces: list[tuple[int, bool, int]] = []
-        """Of each collective its place, whether it belongs to the gradients, and its bytes."""
+        self._reduces: list[tuple[int, int, int]] = []
+        """Of each collective its place, which call it belongs to, and its bytes."""
+        self._calls = 0
+        self.batch = 0
+        """How many calls that send several buckets at once are on their way."""
         self._graph: Any = None
-        self._seen_loss = False
         self._rounds = 0.0
         # In a thread of its own: in this one a strategy may make a variable of all workers of it.
         maker = threading.Thread(target=self._make, name="tracekit-clock")
@@ -126,7 +134,6 @@ class _Phases:
     def loss_is_there(self, target: Any) -> None:
         """The gradient of something begins."""
         self._new_trace()
-        self._seen_loss = True
         self.stamp(_LOSS, target)
 
     @guarded("clock in the graph")
@@ -141,8 +148,14 @@ class _Phases:
         """What an earlier trace had is over with: it is traced anew because it does not fit."""
         graph = self.loop.outermost_trace
         if graph is not self._graph:
-            self._graph, self._seen_loss = graph, False
+            self._graph = graph
             self._reduces.clear()
+
+    def begin_batch(self) -> None:
+        """What is reduced until the batch ends is one call."""
+        if not self.batch:
+            self._calls += 1
+        self.batch += 1
 
     @guarded("clock in the graph")
     def place_of_reduce(self, tensor: Any) -> int | None:
@@ -152,7 +165,9 @@ class _Phases:
             return None
         place = _FIRST + 2 * len(self._reduces)
         count = tensor.shape.num_elements() or 0
-        self._reduces.append((place, self._seen_loss, count * tensor.dtype.size))
+        if not self.batch:
+            self._calls += 1
+        self._reduces.append((place, self._calls, count * tensor.dtype.size))
         return place
 
     # After the step
@@ -176,31 +191,45 @@ class _Phases:
             return time_ns if begin - 1000 <= time_ns <= end + 1000 else None
 
         data, loss = at(_DATA), at(_LOSS)
-        pairs = [(at(p), at(p + 1), mine, size) for p, mine, size in self._reduces]
-        calls = [(a, b, mine, size) for a, b, mine, size in pairs if a and b]
-        inputs = [call for call in calls if not call[2]]
-        gradients = [call for call in calls if call[2]]
+        calls = self._times_of_calls(at)
         moment = begin
         if data is not None:
             type_of("data_wait", "data").complete(moment, data)
             moment = data
+        if loss is not None:
+            early = [end for start, end, _, _ in calls if start < loss]
+            moment = max([moment, *early])  # whether all workers have a batch is asked of all
+            if loss > moment:
+                type_of("forward", "forward").complete(moment, loss)
+            late = [call for call in calls if call[0] >= loss]
+            ready = late[0][0] if late else end
+            if ready > loss:
+                type_of("backward" if late else "backward_update", "backward").complete(loss, ready)
+            if late and end > late[0][1]:
+                type_of("update", "optimizer").complete(late[0][1], end)
         host = calls_of(loop.recorder)
-        for a, b, _, size in inputs:
-            host.complete("graph", "all_reduce", a, b, size)
-            moment = max(moment, b)
-        if loss is not None and loss > moment:
-            type_of("forward", "forward").complete(moment, loss)
-            moment = loss
-        ready = max((a for a, _, _, _ in gradients), default=None)
-        if ready is not None and loss is not None and ready > moment:
-            type_of("backward", "backward").complete(moment, ready)
-            done = max(b for _, b, _, _ in gradients)
-            total = sum(size for _, _, _, size in gradients)
-            host.complete("graph", "all_reduce", ready, done, total, len(gradients))
-            if end > done:
-                type_of("update", "optimizer").complete(done, end)
-        elif loss is not None and not gradients and end > moment:
-            type_of("backward_update", "backward").complete(moment, end)
+        for start, stop, size, buckets in calls:
+            host.complete("graph", "all_reduce", start, stop, size, buckets)
+
+    def _times_of_calls(self, at: Callable[[int], int | None]) -> list[tuple[int, int, int, int]]:
+        """Arrival, end, bytes and buckets of each call, in the order in which they are made.
+
+        Buckets that are sent together are one call, which begins with the last of them.
+        """
+        together: dict[int, list[tuple[int, int, int]]] = {}
+        for place, call, size in self._reduces:
+            start, stop = at(place), at(place + 1)
+            if start is not None and stop is not None and stop >= start:
+                together.setdefault(call, []).append((start, stop, size))
+        return [
+            (
+                max(start for start, _, _ in buckets),
+                max(stop for _, stop, _ in buckets),
+                sum(size for _, _, size in buckets),
+                len(buckets),
+            )
+            for buckets in together.values()
+        ]
 
 
 def _symbolic(one: Any) -> bool:
@@ -254,3 +283,18 @@ def _all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return all_reduce
+
+
+def _batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def batch_all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
+        phases = _phases()
+        if phases is None:
+            return original(self, *args, **kwargs)
+        phases.begin_batch()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            phases.batch -= 1
+
+    return batch_all_reduce
