@@ -37,6 +37,8 @@ _HOST = "/host:CPU"
 _DEVICE = re.compile(r"/device:(GPU|TPU|CUSTOM):(?:.*?:)?(\d+)")
 _STREAM = re.compile(r"Stream\s*#?(\d+)|XLA Ops|.*\bStream\b.*?(\d+)")
 _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d{1,6})/")
+_INPUT = "tf_data_"
+"""Threads that prepare input run operations too; what they hold up shows where it is waited for."""
 _COPIES = re.compile(r"mem(?:cpy|set)", re.IGNORECASE)
 _ABSOLUTE_NS = 10**17
 """Times of lines beyond that are Unix times; others count from the start of the session."""
@@ -160,7 +162,7 @@ class _Reader:
             profile = self.profile
             for phase in _PHASES:
                 chosen = (what == phase) & (ends > starts)
-                if chosen.any():
+                if chosen.any() and not line.name.startswith(_INPUT):
                     profile.phases[phase].add(starts[chosen], ends[chosen])
             for place in np.flatnonzero(what == What.DATA).tolist():
                 if len(profile.data) < _MOST_CALLS:

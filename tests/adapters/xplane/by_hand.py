@@ -24,7 +24,11 @@ _FIELDS = {
     ],
     "Entry": [("key", 1, "int64", False), ("value", 2, "Named", False)],
     "Named": [("name", 2, "string", False)],
-    "XLine": [("timestamp_ns", 3, "int64", False), ("events", 4, "XEvent", True)],
+    "XLine": [
+        ("name", 2, "string", False),
+        ("timestamp_ns", 3, "int64", False),
+        ("events", 4, "XEvent", True),
+    ],
     "XEvent": [
         ("metadata_id", 1, "int64", False),
         ("offset_ps", 2, "int64", False),
@@ -70,6 +74,8 @@ def intervals(data: bytes) -> dict[str, list[tuple[int, int]]]:
             for event in line.events:
                 kind = _kind(names[event.metadata_id])
                 at = start + line.timestamp_ns + event.offset_ps // 1000
+                if kind == "compute" and line.name.startswith("tf_data"):
+                    continue  # these prepare input
                 if kind:
                     found[kind].append((at, at + event.duration_ps // 1000))
     return found

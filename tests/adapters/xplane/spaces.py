@@ -110,21 +110,30 @@ def group(size: int, start: int = 0) -> Event:
 
 
 def worker(
-    rank: int, arrive: Sequence[int] = (4, 14), size: int = 2, length: int = 10, first: int = 0
+    rank: int,
+    arrive: Sequence[int] = (4, 14),
+    size: int = 2,
+    length: int = 10,
+    first: int = 0,
+    data: int = 1,
 ) -> bytes:
-    """A worker of a training of two steps: input, forward, backward, all-reduce, optimizer. It
+    """A worker of a training: input (``data`` ms), forward, backward, all-reduce, optimizer. It
     comes to the all-reduce at ``arrive`` (ms) and all leave at the eighth ms of a step."""
     python, ops, comm = list[Event](), list[Event](), [group(size)]
+    prepared = list[Event]()
     for place, came in enumerate(arrive):
         at = place * length * MS
         python.append(step(first + place, at, length * MS))
-        python.append(Event("IteratorGetNextOp::DoCompute", at, 1 * MS))
-        middle = at + 1 * MS + (came * MS - at - 1 * MS) // 2
-        ops.append(Event("dense/MatMul:MatMul", at + 1 * MS, middle - at - 1 * MS))
+        begin = at + data * MS
+        python.append(Event("IteratorGetNextOp::DoCompute", at, data * MS))
+        prepared.append(Event("normalize/Mul:Mul", at, data * MS))
+        middle = begin + MS // 2
+        ops.append(Event("dense/MatMul:MatMul", begin, middle - begin))
         ops.append(Event("gradient_tape/dense/MatMul:MatMul", middle, came * MS - middle))
         comm.append(reduce(came * MS, at + 8 * MS - came * MS, 100 + place))
         ops.append(Event("SGD/update_0/mul:Mul", at + 8 * MS, 1 * MS))
     told = {"device": f"/job:worker/replica:0/task:{rank}/device:CPU:0"}
     python.append(Event("RemoteCallOp", 0, 10, told))
     lines = {"python": python, "tf_Compute/1": ops, "collective_ops/1": comm}
+    lines["tf_data_private_threadpool/1"] = prepared
     return space(plane("/host:CPU", lines), host="node-a")

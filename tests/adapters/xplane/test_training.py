@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +27,7 @@ pytestmark = [
     ),
 ]
 
+CRASHES = {-signal.SIGABRT, -signal.SIGSEGV}
 JOB = Path(__file__).parent / "job.py"
 
 
@@ -39,7 +42,25 @@ def free_ports(count: int) -> list[int]:
 
 
 def train(folder: Path, workers: int, mode: str) -> dict[int, list[list[int]]]:
-    """Train and profile; the steps of each worker by its own clock."""
+    """Train and profile; the steps of each worker by its own clock.
+
+    TensorFlow 2.21 itself aborts now and then while its profiler collects what threads recorded
+    (a heap that is corrupted, in one of some fifteen sessions here): then it is done once more.
+    """
+    for _ in range(5):
+        shutil.rmtree(folder, ignore_errors=True)
+        codes, said = _train(folder, workers, mode)
+        if not CRASHES & set(codes):
+            break
+    assert codes == [0] * workers, said
+    return {
+        rank: json.loads((folder / str(rank) / f"marks-{rank}.json").read_bytes())
+        for rank in range(workers)
+    }
+
+
+def _train(folder: Path, workers: int, mode: str) -> tuple[list[int], list[str]]:
+    """How each worker ended, and its last words."""
     ports = ",".join(map(str, free_ports(workers)))
     processes = []
     for rank in range(workers):
@@ -54,12 +75,7 @@ def train(folder: Path, workers: int, mode: str) -> dict[int, list[list[int]]]:
         for process in processes:
             process.kill()
             process.wait()
-    said = [(folder / str(rank) / "said.txt").read_text()[-1500:] for rank in range(workers)]
-    assert codes == [0] * workers, said
-    return {
-        rank: json.loads((folder / str(rank) / f"marks-{rank}.json").read_bytes())
-        for rank in range(workers)
-    }
+    return codes, [(folder / str(rank) / "said.txt").read_text()[-1500:] for rank in range(workers)]
 
 
 def calls_by_rank(rows: pa.Table) -> dict[int, set[tuple[int, str, int]]]:

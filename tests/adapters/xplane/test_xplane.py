@@ -124,13 +124,25 @@ def test_who_comes_late_is_found(tmp_path: Path) -> None:
     runs.imported([tmp_path / "logs"], tmp_path / "run")
     result = runs.verdict(tmp_path / "run")
     (straggler,) = result.stragglers
-    assert straggler.rank == 1
+    assert (straggler.rank, straggler.cause) == (1, "backward")
     shares = result.shares
     assert shares is not None
     assert shares.compute == pytest.approx((3 + 6) / 20 + 0.1, abs=0.001)
     assert shares.exposed_communication == pytest.approx((4 + 1) / 20, abs=0.001)
     assert shares.wait == pytest.approx(3 / 20, abs=0.001)
     assert shares.data == pytest.approx(0.1, abs=0.001)
+
+
+def test_slow_input_is_called_input_and_not_what_prepares_it(tmp_path: Path) -> None:
+    for rank, late in ((0, 0), (1, 3)):
+        arrive = [10 * step + 4 + late for step in range(24)]
+        (tmp_path / f"{rank}.pb").write_bytes(spaces.worker(rank, arrive, data=1 + late))
+    runs.imported([tmp_path / "0.pb", tmp_path / "1.pb"], tmp_path / "run")
+    result = runs.verdict(tmp_path / "run")
+    (straggler,) = result.stragglers
+    assert (straggler.rank, straggler.cause) == (1, "data")
+    assert result.shares is not None
+    assert result.shares.data == pytest.approx((1 + 4) / 20, abs=0.001)
 
 
 def test_steps_nobody_marked_are_calls_of_the_function_that_trains(tmp_path: Path) -> None:
