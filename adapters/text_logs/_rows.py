@@ -18,6 +18,8 @@ from tracekit.dataset.facts import FactRow, table_of
 __all__ = ["JobRows"]
 
 _MS = 1_000_000
+_SIGNALS = {134: 6, 135: 7, 137: 9, 139: 11, 143: 15, 241: 15, 245: 11, 247: 9, 250: 6}
+"""Exit codes by which shells and containers tell of a signal."""
 _FATAL_ROLES = ("cause", "memory", "mismatch", "missing", "wait", "effect")
 
 
@@ -247,6 +249,8 @@ class JobRows:
         log = self._ranks().get(rank)
         signal = next((end.signal for end in ends if end.signal), None)
         code = next((end.code for end in ends if end.code is not None), None)
+        if signal is None and code in _SIGNALS:
+            signal, code = _SIGNALS[code], None
         own: dict[str, Any] = {}
         line, time_ns = ends[0].line, next((end.time_ns for end in ends if end.time_ns), None)
         for end in ends:

@@ -9,7 +9,14 @@ from typing import Any
 from tracekit.analysis.deaths import Mortem, ranks_words, waiting_words
 from tracekit.analysis.ends import End
 from tracekit.analysis.facts import Facts
-from tracekit.analysis.log_notes import at_frame, first_errors, late_logs, xids
+from tracekit.analysis.log_notes import (
+    advice_for,
+    at_frame,
+    first_errors,
+    late_logs,
+    may_be_ours,
+    xids,
+)
 from tracekit.analysis.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, say
 
@@ -17,8 +24,6 @@ __all__ = ["judge_logs"]
 
 _KILL, _TERM, _ABORT = 9, 15, 6
 _LISTED = 16
-_GPU = ("gpu_ecc", "gpu_xid")
-_HOST = ("host_shm", "host_memlock", "host_files")
 
 
 def judge_logs(mortem: Mortem, logs: Logs, ends: Mapping[int, End], facts: Facts) -> Mortem:
@@ -38,6 +43,7 @@ def judge_logs(mortem: Mortem, logs: Logs, ends: Mapping[int, End], facts: Facts
         or case.waited()
         or case.effects()
         or case.unknown_rank()
+        or case.ended_together()
         or mortem
     )
     notes = (first_errors(logs, judged, case.ranks), xids(logs, judged), late_logs(logs))
@@ -80,7 +86,7 @@ class _Case:
         if len(killed) == 1:
             event = next((one for one in told if "rank" not in one or one["rank"]), told[0])
             return self._crash(killed[0], "log.killed_oom.likely", event, Certainty.LIKELY)
-        ours = [event for event in told if _may_be_ours(event)]
+        ours = [event for event in told if may_be_ours(event)]
         if not ours or any(event.is_cause for event in self.logs.events):
             return None
         if self.mortem.symptom is None and not self._troubled():
@@ -130,7 +136,7 @@ class _Case:
             Certainty.PROVEN if first.cause or self._told_dead(first.rank) else Certainty.LIKELY,
             say(key, rank=first.rank, text=first.text, where=at_frame(first.frame),
                 victims=self._victims(ranks)),
-            ranks=ranks, evidence=self._event_evidence(first), advice=(_advice(first),),
+            ranks=ranks, evidence=self._event_evidence(first), advice=(advice_for(first),),
         )  # fmt: skip
         return Mortem("oom" if memory else "crash", (found,), ranks, self._waiting(ranks))
 
@@ -233,8 +239,13 @@ class _Case:
         last = self.logs.last.get(finding.ranks[0]) if len(finding.ranks) == 1 else None
         if not last:
             return finding
-        evidence = {**finding.evidence, "last_line": last.get("text"), "source": last.get("source")}
-        title, id_ = finding.title, finding.id
+        evidence = {
+            "class": "rank_missing", **finding.evidence, "last_line": last.get("text"),
+            "source": last.get("source"),
+        }  # fmt: skip
+        title, id_, advice = finding.title, finding.id, finding.advice
+        if "pid" not in self.facts.of(finding.ranks[0]).identity:
+            advice = (say("advice.log.look", rank=finding.ranks[0]),)
         if finding.evidence.get("inside") is None and finding.evidence.get("last_span") is None:
             rank, call = finding.ranks[0], self.mortem.call
             if rank in self.logs.doing and id_ == "hang.missing_rank":
@@ -245,7 +256,7 @@ class _Case:
                     id_, rank=rank, call=call, waiting=waiting_words(self.mortem.waiting),
                     seconds=finding.evidence.get("seconds") or 0.0, doing=self._doing(rank),
                 )  # fmt: skip
-        return replace(finding, id=id_, evidence=evidence, title=title)
+        return replace(finding, id=id_, evidence=evidence, title=title, advice=advice)
 
     def _behind(self) -> Mortem | None:
         """Ranks that timed out at an earlier collective of a group than the others."""
@@ -382,6 +393,24 @@ class _Case:
         )  # fmt: skip
         return Mortem("crash", (finding,), self.mortem.culprits)
 
+    def ended_together(self) -> Mortem | None:
+        """Ranks that a launcher saw end in one second by exit codes, and none wrote why."""
+        accused = self.ends.get(self.mortem.culprits[0]) if self.mortem.culprits else None
+        if accused is None or accused.state != "exit" or self.mortem.symptom == "hang":
+            return None
+        alike = [
+            rank for rank, end in self.ends.items()
+            if end.state == "exit" and end.code and abs(end.time_ns - accused.time_ns) <= 2e9
+        ]  # fmt: skip
+        if len(alike) < 2 or any(self.logs.first_error(rank) for rank in alike):
+            return None
+        finding = replace(
+            self.mortem.findings[0], certainty=Certainty.CANNOT_TELL, ranks=tuple(sorted(alike)),
+            title=say("log.exits", ranks=ranks_words(alike), code=accused.code),
+            advice=(say("advice.log.all"),),
+        )  # fmt: skip
+        return replace(self.mortem, findings=(finding,), culprits=())
+
     # Words and evidence
 
     def _doing(self, rank: int) -> Words:
@@ -417,20 +446,3 @@ class _Case:
             "frame": event.frame, "time_ns": event.time_ns if event.timed else None,
             "victims": sorted(self._ended() - {event.rank}),
         }  # fmt: skip
-
-
-def _may_be_ours(event: Mapping[str, Any]) -> bool:
-    program = str(event.get("program") or "python")
-    return "python" in program or program.startswith("pt_")
-
-
-def _advice(event: LogEvent) -> Words:
-    if event.cause in _GPU:
-        return say("advice.log.gpu")
-    if event.cause in ("gpu_illegal", "gpu_assert"):
-        return say("advice.log.illegal")
-    if event.cause in ("gpu_oom",):
-        return say("advice.oom")
-    if event.cause == "killed_oom":
-        return say("advice.log.memory")
-    return say("advice.log.host" if event.cause in _HOST else "advice.error")

@@ -10,9 +10,11 @@ from tracekit.analysis.deaths import Mortem, ranks_words
 from tracekit.analysis.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, say
 
-__all__ = ["at_frame", "first_errors", "late_logs", "xids"]
+__all__ = ["advice_for", "at_frame", "first_errors", "late_logs", "may_be_ours", "xids"]
 
 _LISTED = 16
+_GPU = ("gpu_ecc", "gpu_xid")
+_HOST = ("host_shm", "host_memlock", "host_files")
 _DRIFT_S = 5.0
 _NUMBERS = re.compile(r"\d{1,20}")
 _PLACE = re.compile(r"\[/[^\]]{1,200}:\d{1,6}\] ")
@@ -108,3 +110,22 @@ def late_logs(logs: Logs) -> Iterable[Finding]:
             say(key, rank=rank, seconds=since / 1e3, text=lag.get("at"), source=lag["source"]),
             ranks=(rank,), evidence=lag, advice=(say("advice.log.link", rank=rank),),
         )  # fmt: skip
+
+
+def may_be_ours(event: Mapping[str, Any]) -> bool:
+    """Whether a process that the kernel killed can have been a rank's."""
+    program = str(event.get("program") or "python")
+    return "python" in program or program.startswith("pt_")
+
+
+def advice_for(event: LogEvent) -> Words:
+    """What to do about a rank's own trouble."""
+    if event.cause in _GPU:
+        return say("advice.log.gpu")
+    if event.cause in ("gpu_illegal", "gpu_assert"):
+        return say("advice.log.illegal")
+    if event.cause in ("gpu_oom",):
+        return say("advice.oom")
+    if event.cause == "killed_oom":
+        return say("advice.log.memory")
+    return say("advice.log.host" if event.cause in _HOST else "advice.error")

@@ -55,6 +55,10 @@ LOG_WORDS: Mapping[str, str] = {
         "{ranks} lost the connection to another rank; rank {rank} left no error and is the one to"
         " look at: {doing}"
     ),
+    "log.exits": _(
+        "{ranks} ended with an exit code ({code}) at the same time; no line tells why or who was"
+        " first"
+    ),
     "doing.wrote": _("its last line is “{text}” ({source})"),
     "doing.no_log": _("there is no log of it"),
     "log.first_errors": _("first errors: {listed}"),

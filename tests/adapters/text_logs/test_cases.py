@@ -350,6 +350,17 @@ def test_error_files_of_torchelastic(tmp_path: Path) -> None:
     assert "data.py:12" in result.findings[0].title
 
 
+def test_exit_codes_alone_accuse_nobody(tmp_path: Path) -> None:
+    """The launcher's root cause is only the one that it saw first."""
+    result = verdict(tmp_path, progress(range(3)) + elastic({0: 1, 1: 1, 2: -15}, first=0))
+    assert alerts(result) == [("crash.error", (0, 1), "cannot_tell")]
+
+
+def test_an_exit_code_may_tell_of_a_signal(tmp_path: Path) -> None:
+    text = progress(range(2)) + elastic({1: 137, 0: -15}, first=1)
+    assert alerts(verdict(tmp_path, text)) == [("crash.killed", (1,), "proven")]
+
+
 def test_rank_0_is_silent_because_it_waits(tmp_path: Path) -> None:
     text = progress(range(4)) + traceback(2, "ValueError: bad sample 17", "data.py:12 load")
     text += elastic({2: 1, 0: -15, 1: -15, 3: -15}, first=2)
