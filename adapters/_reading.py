@@ -170,7 +170,7 @@ def find_files(paths: Iterable[Path], known: Mapping[str, Importer]) -> Found:
 
 
 def _kinds(path: Path, known: Mapping[str, Importer]) -> list[str]:
-    """The kind of a file; of logs, which hold lines of several programs, all that say ``shares``."""
+    """The kind of a file; of logs, which hold lines of several programs, all that share."""
     with open(path, "rb") as file:
         head = file.read(HEAD)
     found: list[str] = []
