@@ -54,6 +54,18 @@ BUILT_IN = (
     ),
     Plugin(
         "adapter",
+        "nccl_log",
+        "tracekit.adapters.nccl_log",
+        "reads NCCL's debug logs, of any launcher: tracekit analyze PATH",
+    ),
+    Plugin(
+        "adapter",
+        "nccl_tests",
+        "tracekit.adapters.nccl_tests",
+        "reads what nccl-tests prints: tracekit analyze PATH",
+    ),
+    Plugin(
+        "adapter",
         "opentelemetry",
         "tracekit.adapters.opentelemetry",
         "takes spans of any instrumentation: add_span_processor(TracekitSpanProcessor())",

@@ -33,6 +33,9 @@ def command(
         str | None,
         typer.Option("--run", metavar="LABEL", help="What to call it; else $TRACEKIT_RUN."),
     ] = None,
+    nccl_log: Annotated[
+        bool, typer.Option("--nccl-log", help="Let NCCL write its log into the run.")
+    ] = False,
 ) -> int:
     """Run a training script under any launcher, as it is, and trace it.
 
@@ -49,5 +52,6 @@ def command(
             arguments=tuple(arguments),
             directory=directory,
             label=label,
+            nccl_log=nccl_log,
         )
     )

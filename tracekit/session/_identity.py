@@ -30,6 +30,7 @@ class Options:
     overhead: str | None = None
     span_exporter: Any = None
     otlp: bool | str | None = None
+    nccl_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)

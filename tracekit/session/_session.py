@@ -28,6 +28,7 @@ from tracekit.session._environment import (
 from tracekit.session._exits import note_exception, note_exit
 from tracekit.session._identity import Identity, Options, identity_of
 from tracekit.session._launch import launch_agent
+from tracekit.session._nccl_log import NcclLog
 from tracekit.session._otel_parent import otel_parent
 from tracekit.session._rundir import (
     Place,
@@ -81,6 +82,7 @@ class Session:
         self._had_parent = PARENT in os.environ
         self._otel_parent = otel_parent(environment.traceparent)
         self.handover: Handover | None = None
+        self._nccl_log = NcclLog() if options.nccl_log else None
         self._first = self._add(self.identity)
         if not self.identity.assumed:
             self.start_agent()
@@ -92,6 +94,8 @@ class Session:
         """Make the journal and the recorder of one rank of this process."""
         with self._lock:
             place = self._place(identity)
+            if self._nccl_log is not None:
+                self._nccl_log.point(place.attempt_dir)
             if self._stacks is None:
                 self._stacks = StackSignal(place.attempt_dir / "ranks" / f"{place.stem}.stacks.txt")
             described = self._describe(identity, place)
@@ -221,6 +225,8 @@ class Session:
         (made, writer, old) = self._writers.pop(self.identity.rank)
         try:
             new = self._place(identity)
+            if self._nccl_log is not None:
+                self._nccl_log.point(new.attempt_dir)
             if new != old:
                 with writer.lock:
                     for path in writer.files():

@@ -41,6 +41,7 @@ def start(
     overhead: str | None = None,
     span_exporter: Any = None,
     otlp: bool | str | None = None,
+    nccl_log: bool = False,
 ) -> Session | None:
     """Begin to record this process; a second call returns the session that runs.
 
@@ -62,6 +63,10 @@ def start(
         otlp: True lets the node's agent export metrics, and steps as traces, by OTLP, to where
             ``OTEL_EXPORTER_OTLP_ENDPOINT`` says; a text as ``first=10,every=100,slow=2`` or ``all``
             says which ones. Else ``TRACEKIT_OTLP``, else whether that environment is there.
+        nccl_log: let NCCL write its log of start-up and network into the run, some 100 KB a
+            process, where ``analyze`` reads it; before NCCL's first communicator. Sets
+            ``NCCL_DEBUG``, ``NCCL_DEBUG_SUBSYS``, ``NCCL_DEBUG_FILE`` and its timestamps, unless
+            set.
 
     Returns None where ``TRACEKIT_DISABLED`` is set. Raises ``UsageError`` for a rank outside the
     world, a span_exporter that is none, and an OTLP environment that cannot be meant as it is;
@@ -82,6 +87,7 @@ def start(
             overhead=overhead,
             span_exporter=span_exporter,
             otlp=otlp,
+            nccl_log=nccl_log,
         )
     )
     if session is not None and session.identity.assumed:

@@ -12,6 +12,8 @@ __all__ = ["Target", "parse"]
 
 _OPTIONS = {"-o": "directory", "--dir": "directory", "--run": "label", "-m": "module"}
 
+_NCCL_LOG = "--nccl-log"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -24,6 +26,8 @@ class Target:
     """Where runs lie; else ``TRACEKIT_DIR``, else ``runs``."""
     label: str | None = None
     """What the run is called; else ``TRACEKIT_RUN``, else the script's name."""
+    nccl_log: bool = False
+    """Whether NCCL's log goes into the run."""
 
 
 def parse(arguments: Sequence[str]) -> Target | None:
@@ -33,6 +37,7 @@ def parse(arguments: Sequence[str]) -> Target | None:
     and ``InputError`` for a script that is not there.
     """
     given: dict[str, str] = {}
+    nccl_log = False
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "-" and "module" not in given:
         word = rest.pop(0)
@@ -40,6 +45,9 @@ def parse(arguments: Sequence[str]) -> Target | None:
             return None
         if word == "--":
             break
+        if word == _NCCL_LOG:
+            nccl_log = True
+            continue
         name, equals, value = word.partition("=") if word.startswith("--") else _short(word)
         if name not in _OPTIONS:
             raise UsageError(f"run: there is no option {word} (see tracekit run --help)")
@@ -59,6 +67,7 @@ def parse(arguments: Sequence[str]) -> Target | None:
         arguments=tuple(rest),
         directory=given.get("directory"),
         label=given.get("label"),
+        nccl_log=nccl_log,
     )
 
 
