@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli._foreign import imported, is_run, look_into
+from tracekit.cli._nccl_logs import add_nccl_logs
 from tracekit.cli._options import FailOn, Format
 from tracekit.cli._output import write_result
 from tracekit.cli._run_logs import add_launcher_logs
@@ -75,6 +76,7 @@ def _analyzed(path: Path, options: Options | None) -> Analysis | TracekitError:
         with open_run(path) as run:
             coverage = replace(run.coverage, skipped=(*run.coverage.skipped, *skipped))
             add_launcher_logs(run)
+            coverage = replace(coverage, skipped=(*coverage.skipped, *add_nccl_logs(run)))
             return _verdict(run, coverage, options, shlex.quote(str(path)))
     except MissingDependency:
         raise
