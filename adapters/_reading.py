@@ -48,6 +48,7 @@ BUILT_IN: Mapping[str, str] = {
 files by the strictest rule first. None is imported before a file has to be read."""
 
 _GROUP = "tracekit.importers"
+_ON_CONTENT = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @runtime_checkable
@@ -216,6 +217,8 @@ def _read(
     """Read files of one kind; why that failed as a whole, if it did."""
     try:
         importer.read(paths, intake, progress)
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except OSError:
+        raise  # nowhere to write to
+    except (pa.ArrowException, MemoryError, *_ON_CONTENT) as error:
         return f"cannot be read: {type(error).__name__}: {error}"
     return None

@@ -40,6 +40,7 @@ _FIRST_ID = 1 << 40
 _APART = 16
 _OFF_NS = 60_000_000_000
 """So far a profile's times may lie outside of its window."""
+_ON_CONTENT = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 _KEPT = 4
 _MARK = "adopted"
 """A file that saves the look into the run; without it nothing is written twice either."""
@@ -99,7 +100,7 @@ def adopt(
                 _thin_out(folder.parent)
         except BlockingIOError:
             continue  # another process is at it, and may be killed there: look again
-        except (OSError, TracekitError, ValueError, TypeError, LookupError) as error:
+        except (OSError, TracekitError, pa.ArrowException, *_ON_CONTENT) as error:
             adopted.skipped.append((folder, _reason(error)))
         if done is not None:
             done.add(folder)

@@ -207,6 +207,9 @@ def test_only_windows_of_the_agents_own_host(tmp_path: Path) -> None:
         ('{"rank": 5, "first_step": 1, "start_ns": 0, "end_ns": 1}', "of rank 5"),
         ('{"first_step": 1, "start_ns": 0, "end_ns": 1}', "do not fit"),
         ('{"first_step": 1, "start_ns": 0, "end_ns": 1, "steps": [[1]]}', "unpack"),
+        ('{"first_step": 1, "start_ns": 0, "end_ns": 1e999}', "infinity"),
+        ('{"first_step": 1, "start_ns": 0, "end_ns": 1, "steps": [[1, 0, 1%s]]}' % ("0" * 30), ""),
+        ("[" * 100_000, "recursion"),
     ],
 )
 def test_a_window_that_says_nonsense_is_named(tmp_path: Path, text: str, reason: str) -> None:
