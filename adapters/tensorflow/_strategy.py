@@ -43,7 +43,7 @@ def trace_strategy(
     """
     require()
     chosen = settings_of(windows)
-    if not hasattr(strategy, "extended"):
+    if isinstance(strategy, type) or not hasattr(strategy, "extended"):
         if not callable(strategy):
             raise UsageError(f"trace_strategy() needs a strategy, not {type(strategy).__name__}")
         strategy = _made(strategy)
