@@ -39,9 +39,7 @@ def _begin(target: Target) -> Session | None:
     """Begin as ``start()`` does; that nobody said the rank is no news here."""
     argument, sys.argv[0] = sys.argv[0], _name(target)  # a run without a label is called by it
     try:
-        return begin(
-            Options(run=target.label, dir=target.directory, nccl_log=target.nccl_log)
-        )
+        return begin(Options(run=target.label, dir=target.directory, nccl_log=target.nccl_log))
     finally:
         sys.argv[0] = argument
 
