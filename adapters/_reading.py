@@ -174,8 +174,11 @@ def _kinds(path: Path, known: Mapping[str, Importer]) -> list[str]:
     """The kind of a file; of logs, which hold lines of several programs, all that share."""
     with open(path, "rb") as file:
         head = file.read(HEAD)
+    if not head:  # it has no content to be known by
+        named = ((name, getattr(importer, "expects", None)) for name, importer in known.items())
+        return [name for name, expects in named if expects is not None and expects(path)][:1]
     found: list[str] = []
-    for name, importer in known.items() if head else ():
+    for name, importer in known.items():
         shares = getattr(importer, "shares", False)
         if (shares or not found) and importer.recognizes(path, head):
             found.append(name)

@@ -20,7 +20,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-BENCHMARKS = ("span_cost", "training_cost", "communication", "convert", "analysis", "otlp", "kill")
+BENCHMARKS = (
+    "span_cost",
+    "training_cost",
+    "communication",
+    "convert",
+    "analysis",
+    "otlp",
+    "kill",
+    "flight_recorder",
+)
 ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = {True: "yes", False: "NO", None: "-"}
 

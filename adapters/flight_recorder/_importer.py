@@ -11,7 +11,12 @@ from pathlib import Path
 from tracekit.adapters._reading import Intake, Progress
 from tracekit.adapters.flight_recorder._dump import Dump, Signatures, reduce_dump
 from tracekit.adapters.flight_recorder._jobs import Job, rank_of, separate
-from tracekit.adapters.flight_recorder._loading import Refused, load, looks_like_dump
+from tracekit.adapters.flight_recorder._loading import (
+    Refused,
+    is_called_dump,
+    load,
+    looks_like_dump,
+)
 from tracekit.adapters.flight_recorder._rows import Rows, rows_of
 from tracekit.dataset.facts import table_of
 from tracekit.dataset.parts import Held, batch_name, write_file
@@ -30,8 +35,12 @@ class FlightRecorderImporter:
     name = _KIND
 
     def recognizes(self, path: Path, head: bytes) -> bool:
-        """Whether it is a pickle, or JSON with the keys of a dump; or empty and called so."""
-        return looks_like_dump(path, head)
+        """Whether it is a pickle, or JSON with the keys of a dump."""
+        return looks_like_dump(head)
+
+    def expects(self, path: Path) -> bool:
+        """Whether an empty file is called as a dump is, so that its rank is known to have none."""
+        return is_called_dump(path)
 
     def read(self, paths: Sequence[Path], intake: Intake, progress: Progress) -> None:
         """Read dumps as the ranks of one run; the dumps of other jobs are named and left out."""

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 import orjson
 
-__all__ = ["HEAD", "Refused", "load", "looks_like_dump"]
+__all__ = ["Refused", "is_called_dump", "load", "looks_like_dump"]
 
-HEAD = 8192
-"""Bytes from the beginning of a file that tell what it is."""
+_HEAD = 8192
+"""Bytes from the beginning of JSON in which the keys of a dump stand."""
 
 _LARGEST = 512 << 20
 _PER_BYTE = 96
@@ -29,25 +29,27 @@ _JSON = re.compile(
     rb'"(entries|pg_status|pg_config|collective_seq_id|profiling_name|nccl_comm_state)"'
 )
 _OTHER_JSON = re.compile(rb'"(schemaVersion|traceEvents|distributedInfo|deviceProperties)"')
-_EMPTY = re.compile(r"(trace_rank|_?dump|flight_recorder|fr_trace)\w*?_?\d+$")
+_NAME = re.compile(r"(trace_rank|_?dump|flight_recorder|fr_trace)\w*?_?\d+$")
 
 
 class Refused(Exception):
     """Why a file is not used, in words for people."""
 
 
-def looks_like_dump(path: Path, head: bytes) -> bool:
+def looks_like_dump(head: bytes) -> bool:
     """Whether a file can be a dump, by its first bytes.
 
-    Every pickle can: one that is something else is named as such. An empty file has no content, so
-    it counts if it is called as dumps are.
+    Every pickle can: one that is something else is named as such.
     """
-    if not head:
-        return bool(_EMPTY.search(path.name))
-    if head[0] == 0x80:
-        return len(head) > 2 and 2 <= head[1] <= 5 and head[2:3] in b"}]\x95(\x8aczh"
-    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if head[:1] == b"\x80":
+        return len(head) > 2 and 2 <= head[1] <= 5
+    text = head[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
     return text[:1] in (b"{", b"[") and bool(_JSON.search(text)) and not _OTHER_JSON.search(text)
+
+
+def is_called_dump(path: Path) -> bool:
+    """Whether a file has such a name as dumps get."""
+    return bool(_NAME.search(path.name))
 
 
 def load(path: Path) -> Any:

@@ -33,7 +33,10 @@ def with_dumps(
     verdict = judge_dumps(dumps, options.stall_ended_s)
     findings = tuple(_findings(verdict, dumps, facts))
     if not findings:
-        return mortem
+        absent = sorted({r for ranks in dumps.members.values() for r in ranks} - {*dumps.standing})
+        if not absent or mortem.symptom is not None:
+            return mortem
+        return replace(mortem, symptom="abnormal", findings=(*mortem.findings, _no_dump(absent)))
     if mortem.symptom is not None:
         known = {rank for finding in mortem.findings for rank in finding.ranks}
         more = [finding for finding in findings if not known & set(finding.ranks)]
@@ -137,6 +140,20 @@ def _advice(accused: Accused, dumps: Dumps, facts: Facts) -> Iterator[Words]:
         yield say("advice.dump.where", rank=rank, host=host)
     if not accused.persists:
         yield say("advice.dump.twice")
+
+
+def _no_dump(absent: Sequence[int]) -> Finding:
+    """Nobody is seen waiting, but not everybody is seen."""
+    ranks = ranks_words(absent)
+    return Finding(
+        "coverage.partial",
+        Severity.WARNING,
+        Certainty.CANNOT_TELL,
+        say("coverage.partial.dumps", ranks=ranks),
+        ranks=tuple(absent),
+        evidence={"no_dump": list(absent)},
+        advice=(say("advice.dump.fetch", ranks=ranks),),
+    )
 
 
 def _untold(wait: Wait, verdict: Verdict, dumps: Dumps) -> Finding:

@@ -38,6 +38,12 @@ class Plugin:
 BUILT_IN = (
     Plugin(
         "adapter",
+        "flight_recorder",
+        "tracekit.adapters.flight_recorder",
+        "reads dumps of PyTorch's Flight Recorder, pickle or JSON: tracekit analyze PATH",
+    ),
+    Plugin(
+        "adapter",
         "huggingface",
         "tracekit.adapters.huggingface",
         "traces Hugging Face's Trainer: callbacks=[TracekitCallback()]",

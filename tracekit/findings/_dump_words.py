@@ -36,6 +36,10 @@ DUMP_WORDS: Mapping[str, str] = {
         "the dumps of {ranks} do not tell whether it came to {call}, in which {waiting} since"
         " {since}; all others came"
     ),
+    "coverage.partial.dumps": _(
+        "no dump of {ranks}: cannot tell what it did; the dumps that are there hold no open call"
+        " that waits for anybody"
+    ),
     "hang.dump.all_in": _(
         "all ranks are in {call} since {since}: the dumps alone cannot tell whether it will end"
     ),
