@@ -205,7 +205,7 @@ def _end(rank: int, facts: RankFacts, last_ns: int | None) -> End:
         number,
         code if isinstance(code, int) else None,
         said.get("source"),
-        ": ".join(text) or None,
+        " ".join(": ".join(text).split()) or None,
         said.get("frame"),
     )
 

@@ -15,6 +15,8 @@ from tracekit.findings import Certainty, Finding, Severity, say
 
 __all__ = ["input_findings"]
 
+_MOST_STEPS = 1000
+"""Steps that are looked at for equal losses."""
 _EVALUATION = ("val", "eval", "test", "dev")
 
 
@@ -138,7 +140,10 @@ def _same_samples(record: Record) -> Iterator[Finding]:
         if len(ranks) < 2:
             continue
         record.engine.register("compared", pa.table({"rank": pa.array(ranks, pa.int32())}))
-        row = record.engine.sql(query("equal_losses", attempt=record.attempt)).to_pylist()[0]
+        first = record.run.first_step or 0
+        steps_of = {"first": first, "last": first + _MOST_STEPS - 1}
+        text = query("equal_losses", attempt=record.attempt, **steps_of)
+        row = record.engine.sql(text).to_pylist()[0]
         steps, equal, values = (row[name] or 0 for name in ("steps", "equal", "different"))
         # Models that do not learn may have one loss all along.
         if steps < record.options.equal_losses_steps or equal < steps or 2 * values < steps:

@@ -153,6 +153,7 @@ MORE_WORDS: Mapping[str, str] = {
     # The text report
     "report.setup.strategy": _("trained by {name}"),
     "report.setup.replicas": _("{replicas} replicas on {workers} workers"),
+    "report.setup.alone": _("each worker a replica by itself"),
     "report.setup.communication": _("collectives by {by}"),
     "report.setup.host": _("seen on the host"),
     "report.setup.device": _("seen on the device"),

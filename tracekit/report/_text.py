@@ -231,7 +231,8 @@ def _setup(setup: Setup, translate: Translate) -> str:
         said.append(translate(say("report.setup.strategy", name=setup.strategy)))
     if setup.replicas and setup.workers:
         values = {"replicas": setup.replicas, "workers": setup.workers}
-        said.append(translate(say("report.setup.replicas", **values)))
+        key = "report.setup.replicas" if setup.replicas > 1 else "report.setup.alone"
+        said.append(translate(say(key, **values)))
     if setup.devices:
         said.append(", ".join(f"{count} {kind}" for kind, count in setup.devices.items()))
     if setup.communication:

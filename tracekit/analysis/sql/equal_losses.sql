@@ -8,7 +8,7 @@ FROM (
   FROM (
     SELECT events.rank AS rank, events.step AS step, MIN_BY(events.value, events.time_ns) AS value
     FROM events JOIN compared ON compared.rank = events.rank
-    WHERE events.attempt = :attempt AND events.name = 'loss' AND events.step IS NOT NULL
+    WHERE events.attempt = :attempt AND events.name = 'loss' AND events.step BETWEEN :first AND :last
       AND events.value BETWEEN -1e300 AND 1e300
     GROUP BY events.rank, events.step
   ) firsts
