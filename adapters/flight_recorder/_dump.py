@@ -302,7 +302,8 @@ def _call(
     listed = entry.get("input_dtypes") or [None]
     dtype = DTYPES.get(listed[0], (_text(listed[0]) or None,))[0]
     lowered = op.partition(" ")[0].lower()
-    number = seq if type(seq) is int and 0 <= seq < _MOST else None
+    counted = pair is not None or not messages
+    number = seq if counted and type(seq) is int and 0 <= seq < _MOST else None
     return Call(
         group,
         number,

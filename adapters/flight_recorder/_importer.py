@@ -94,8 +94,8 @@ def _written(path: Path, newest_ns: int | None) -> int | None:
 
 def _of_another_job(other: Job, job: Job) -> str:
     return (
-        f"of another job ({_described(other)}) than most dumps ({_described(job)});"
-        " analyze them apart"
+        f"of another job ({_described(other)}) than what is analyzed ({_described(job)});"
+        " give them to tracekit by themselves"
     )
 
 

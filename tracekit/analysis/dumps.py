@@ -230,16 +230,16 @@ def _waits(dumps: Dumps) -> Iterator[Wait]:
     for part in oldest.values():
         calls.setdefault((part.group, part.seq or 0), []).append(part)
     for (group, seq), parts in sorted(calls.items()):
-        members = dumps.members.get(group, ())
-        absent = [
-            rank
-            for rank in members
-            if dumps.has(rank) and (at := dumps.enqueued(rank, group)) is not None and at < seq
-        ]
-        untold = [
-            rank for rank in members if not dumps.has(rank) or dumps.enqueued(rank, group) is None
-        ]
         newest = max(parts, key=lambda part: part.start_ns)
+        absent, untold = [], []
+        for rank in dumps.members.get(group, ()):
+            at = dumps.enqueued(rank, group)
+            # What was dumped before the others came says nothing about whether it came.
+            early = dumps.written_ns.get(rank, newest.start_ns) < newest.start_ns
+            if at is None or not dumps.has(rank) or (at < seq and early):
+                untold.append(rank)
+            elif at < seq:
+                absent.append(rank)
         yield Wait(
             group, seq, parts[0].op, tuple(sorted(part.rank for part in parts)), tuple(absent),
             tuple(untold), newest.start_ns, next((p.frame for p in parts if p.frame), None),

@@ -84,6 +84,21 @@ def test_a_dump_without_any_call_is_not_a_rank_that_made_none(tmp_path: Path) ->
     assert "the dumps of rank 2 do not tell" in analysis.findings[0].title
 
 
+def test_a_dump_from_before_the_others_came_accuses_nobody(tmp_path: Path) -> None:
+    job = Job(tmp_path, ALL)
+    for rank in (0, 1, 3):
+        job.dump(rank, calls(10, open_=True))
+    job.dump(2, [entry(9, at=NOW - 60 * 10**9)], after_s=-50)
+    assert hangs(verdict(tmp_path)) == [("hang.missing_rank", (), "cannot_tell")]
+
+
+def test_batches_of_messages_are_not_taken_for_collectives(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"0": (0, 1)})
+    job.dump(0, [entry(5), entry(90, "coalesced", message=True, state="started")])
+    job.dump(1, [entry(5), entry(70, "coalesced", message=True, state="started")])
+    assert hangs(verdict(tmp_path)) == []
+
+
 def test_dumps_of_a_job_at_work_accuse_nobody(tmp_path: Path) -> None:
     job = Job(tmp_path, ALL)
     for rank in range(4):
