@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,14 @@ from tracekit.exporters._otel import names
 from tracekit.exporters._otel.folding import BUDGET, fit
 from tracekit.exporters._otel.resource import given_resource
 from tracekit.exporters._otel.spans import OtelEvent, OtelLink, OtelSpan, Portion, Shared, by_rank
-from tracekit.exporters._otel.step_traces import attach, events_of, is_step, nested, step_spans
+from tracekit.exporters._otel.step_traces import (
+    ByRank,
+    attach,
+    events_of,
+    is_step,
+    nested,
+    step_spans,
+)
 from tracekit.exporters._otlp.client import Client, connect, deliver
 from tracekit.exporters._otlp.settings import exporter_of, read_settings
 from tracekit.exporters._otlp.version import VERSION
@@ -40,6 +47,7 @@ __all__ = ["LiveExporter", "Rule", "Signals", "Source", "export_live"]
 
 _LOOK_EVERY_S = 1.0
 _MOST_EVENTS = 128
+_SPANS_AT_ONCE = 4000
 
 
 def export_live(source: Source, rule: str) -> Signals:
@@ -159,19 +167,30 @@ class LiveExporter:
             if reason is not None and self._given_up():
                 self.served.left_spans += len(spans)
             elif reason is not None:
-                self._serve_step(number, spans, events, reason)
+                self._send([self._spans_of(number, spans, events, reason)])
+        chosen: list[ByRank] = []
         for number, spans, events in self._live.steps(self._ending.is_set()):
             tops = spans.filter(pc.equal(spans["kind"], "step"))
             duration = pc.max(tops["duration_ns"]).as_py() or 0
             kinds = set(pc.unique(spans["kind"]).to_pylist())
             reason = self._chooser.reason(number, duration, kinds)
-            if reason is not None and self._serve_step(number, spans, events, reason):
-                self.served.steps += 1
-            elif reason is not None:
-                self.served.left_steps += 1
+            if reason is not None:
+                chosen.append(self._spans_of(number, spans, events, reason))
+            if sum(map(_total, chosen)) >= _SPANS_AT_ONCE:
+                self._send_steps(chosen)
             if self._given_up():
+                self._send_steps(chosen)
                 self._count_the_rest()
                 break
+        self._send_steps(chosen)
+
+    def _send_steps(self, chosen: list[ByRank]) -> None:
+        """Send steps, as many in one request as there are: a slow server is asked less often."""
+        if chosen and self._send(chosen):
+            self.served.steps += len(chosen)
+        else:
+            self.served.left_steps += len(chosen)
+        chosen.clear()
 
     def _count_the_rest(self) -> None:
         for number, spans, duration, kinds in self._live.tallies():
@@ -179,8 +198,8 @@ class LiveExporter:
                 self.served.left_steps += 1
                 self.served.left_spans += spans
 
-    def _serve_step(self, number: int, rows: pa.Table, events: pa.Table, reason: str) -> bool:
-        """Send a step; False where some of it is left."""
+    def _spans_of(self, number: int, rows: pa.Table, events: pa.Table, reason: str) -> ByRank:
+        """The spans of a step, within the budget."""
         step = step_spans(self._live.ids, number, rows, self._live.resources.domain)
         told = events_of(events)
         for rank, spans in step.by_rank.items():
@@ -188,7 +207,7 @@ class LiveExporter:
             step.by_rank[rank] = nested(self._marked(spans, reason), b"")
         kept, left = fit(self._live.ids, step.by_rank, {min(step.by_rank)}, self._budget())
         self.served.folded += left
-        return self._send(kept)
+        return kept
 
     def _marked(self, spans: list[OtelSpan], reason: str) -> list[OtelSpan]:
         """The spans of a rank; its root says why it is here, and leads to the run."""
@@ -213,7 +232,7 @@ class LiveExporter:
             known = self._outside.setdefault(rank, [])
             known += told[: _MOST_EVENTS - len(known)]
         if len(new.spans):
-            self._send(by_rank(new.spans, self._live.ids))
+            self._send([by_rank(new.spans, self._live.ids)])
 
     def _serve_run(self) -> None:
         """The spans around everything, when it is over."""
@@ -230,16 +249,20 @@ class LiveExporter:
             first, last = min(self._first_ns.values()), max(self._last_ns.values())
             links = tuple(self._live.resources.parent_links())
             found[0].append(OtelSpan(shared, whole, b"", first, last, (), (), links))
-        self._send(found)
+        self._send([found])
 
-    def _send(self, spans: Mapping[int, list[OtelSpan]]) -> bool:
+    def _send(self, several: Sequence[ByRank]) -> bool:
         """Send until it is taken, refused, or too late; False where some of it is left."""
         from tracekit.exporters._otel.proto import requests
 
+        of_rank: dict[int, list[OtelSpan]] = {}
+        for spans in several:
+            for rank, some in spans.items():
+                of_rank.setdefault(rank, []).extend(some)
         portions = [
-            Portion(self._live.resources.of(rank), some) for rank, some in spans.items() if some
+            Portion(self._live.resources.of(rank), some) for rank, some in of_rank.items() if some
         ]
-        for rank, some in spans.items():
+        for rank, some in of_rank.items():
             for span in some:
                 self._first_ns[rank] = min(span.start_ns, self._first_ns.get(rank, span.start_ns))
                 self._last_ns[rank] = max(span.end_ns, self._last_ns.get(rank, 0))
@@ -270,3 +293,7 @@ class LiveExporter:
             temporary.write_text(text)
             os.replace(temporary, path)
             self._written = text
+
+
+def _total(spans: ByRank) -> int:
+    return sum(map(len, spans.values()))
