@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,75 @@ def test_kernels_of_a_device_are_read_with_its_clock(tmp_path: Path) -> None:
     assert result.shares.compute == pytest.approx(0.3)
     assert result.shares.exposed_communication == pytest.approx(0.4)
     assert result.shares.communication_total == pytest.approx(0.5)
+
+
+def test_devices_of_a_worker_take_part_in_one_call(tmp_path: Path) -> None:
+    ms = spaces.MS
+    nccl = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"
+    for rank in (0, 1):
+        told = {"device": f"/job:worker/replica:0/task:{rank}/device:GPU:0"}
+        python = [spaces.step(0, 0, 10 * ms), spaces.Event("RemoteCallOp", 0, 1, told)]
+        comm = {
+            f"collective_ops/{device}": [spaces.group(4), spaces.reduce(1 * ms + device, ms, 300)]
+            for device in (0, 1)
+        }
+        host = spaces.plane("/host:CPU", {"python": python, **comm})
+        devices = [
+            spaces.plane(
+                f"/device:GPU:{device}",
+                {"Stream #20(Nccl)": [spaces.Event(nccl, 3 * ms + rank * ms, 5 * ms)]},
+            )
+            for device in (0, 1)
+        ]
+        (tmp_path / f"{rank}.pb").write_bytes(spaces.space(host, *devices))
+    runs.imported([tmp_path / "0.pb", tmp_path / "1.pb"], tmp_path / "run")
+    result = runs.verdict(tmp_path / "run")
+    assert (result.run.world_size, result.run.missing_ranks) == (2, ())
+    (called,) = [one for one in result.collectives if one.group is not None]
+    assert (called.group_size, called.count) == (2, 1)
+    assert called.wait_ms == pytest.approx(0.5)
+
+
+def test_the_chief_is_the_first_rank(tmp_path: Path) -> None:
+    for name, (job, index) in {"a": ("worker", 1), "b": ("chief", 0), "c": ("worker", 0)}.items():
+        told = {"device": f"/job:{job}/replica:0/task:{index}/device:CPU:0"}
+        python = [spaces.step(0, 0, spaces.MS), spaces.Event("RemoteCallOp", 0, 1, told)]
+        python.append(spaces.Event(f"{name}:MatMul", 0, 1000))
+        plane = spaces.plane("/host:CPU", {"python": python})
+        (tmp_path / f"{name}.pb").write_bytes(spaces.space(plane))
+    runs.imported([tmp_path / f"{name}.pb" for name in "abc"], tmp_path / "run")
+    with open_run(tmp_path / "run") as run:
+        facts = run.table("facts").to_pylist()
+    ranks = {
+        Path(json.loads(fact["value"])["path"]).name: fact["rank"]
+        for fact in facts
+        if fact["name"] == "import"
+    }
+    assert ranks == {"b.pb": 0, "c.pb": 1, "a.pb": 2}
+
+
+def test_sessions_of_a_worker_are_one_after_another(tmp_path: Path) -> None:
+    """Without a task workers are known by their log directory and file."""
+    ms = spaces.MS
+    for session in (0, 1):
+        for host in ("node-2", "node-10"):
+            call = "EagerLocalExecute: __inference_step_9"
+            at = session * 1000 * ms
+            python = [spaces.Event(call, at + 10 * s * ms, 7 * ms) for s in range(3)]
+            ops = [spaces.Event("a:MatMul", at + 10 * s * ms, 5 * ms) for s in range(3)]
+            folder = tmp_path / "plugins" / "profile" / f"session-{session}"
+            folder.mkdir(parents=True, exist_ok=True)
+            plane = spaces.plane("/host:CPU", {"python": python, "tf_Compute/1": ops})
+            (folder / f"{host}.xplane.pb").write_bytes(spaces.space(plane, host=host))
+    runs.imported([tmp_path / "plugins"], tmp_path / "run")
+    rows = runs.spans(tmp_path / "run")
+    steps = rows.filter(pc.equal(rows["kind"], "step")).sort_by("start_ns").to_pylist()
+    for rank in (0, 1):
+        assert [row["step"] for row in steps if row["rank"] == rank] == [0, 1, 2, 3, 4, 5]
+    ids = [(row["rank"], row["span_id"]) for row in rows.to_pylist()]
+    assert len(ids) == len(set(ids))
+    result = runs.verdict(tmp_path / "run")
+    assert [one.host for one in result.ranks] == ["node-2", "node-10"]
 
 
 def test_torch_and_tensorflow_come_out_of_the_same_query_with_the_same_columns(
