@@ -144,7 +144,7 @@ def _same_samples(record: Record) -> Iterator[Finding]:
         steps_of = {"first": first, "last": first + _MOST_STEPS - 1}
         text = query("equal_losses", attempt=record.attempt, **steps_of)
         row = record.engine.sql(text).to_pylist()[0]
-        steps, equal, values = (row[name] or 0 for name in ("steps", "equal", "different"))
+        steps, equal, values = (int(row[name] or 0) for name in ("steps", "equal", "different"))
         # Models that do not learn may have one loss all along.
         if steps < record.options.equal_losses_steps or equal < steps or 2 * values < steps:
             continue
