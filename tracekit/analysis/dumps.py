@@ -197,20 +197,21 @@ def judge_dumps(dumps: Dumps, patience_s: float) -> Verdict:
     """Who is waited for. What is younger than ``patience_s`` may be a job at work, seen by chance:
     where the files tell so, nothing is said of it."""
     verdict = Verdict()
-    waits = [*_waits(dumps)]
+    ages = [(wait, _age(dumps, wait)) for wait in _waits(dumps)]
+    waits = [wait for wait, age in ages if age is None or age >= patience_s]
+    verdict.age_s = max((age for _, age in ages if age is not None), default=None)
     verdict.mismatches = [*_mismatches(dumps)]
-    verdict.age_s = _age(dumps, waits)
-    if verdict.age_s is not None and verdict.age_s < patience_s:
-        return verdict
     broken = {call[0]: call[1] for call, _, _ in verdict.mismatches}
     waits = [w for w in waits if w.group not in broken or w.seq < broken[w.group]]
-    graph = _Graph(dumps, waits)
+    graph = _Graph(dumps, waits, patience_s)
     behind = {} if broken else graph.behind()
     roots = graph.roots() - behind.keys()
     for rank in sorted({*roots, *behind}):
         verdict.accused.append(_accused(rank, dumps, waits, behind.get(rank)))
     if not broken:
         verdict.untold = [*_untold(dumps, waits, bool(verdict.accused))]
+        if not verdict.accused:
+            verdict.untold = verdict.untold or graph.silent()
         if not verdict.accused and not verdict.untold:
             verdict.cycle = [w for w in waits if w.absent]
             verdict.all_in = [] if verdict.cycle else waits
@@ -279,20 +280,19 @@ def _mismatches(
             yield call, {what: tuple(sorted(ranks)) for what, ranks in ordered}, tuple(parts)
 
 
-def _age(dumps: Dumps, waits: list[Wait]) -> float | None:
-    """How old the youngest of the longest waits is, by when files were written."""
-    written = [dumps.written_ns.get(rank) for wait in waits for rank in wait.waiting]
+def _age(dumps: Dumps, wait: Wait) -> float | None:
+    """How long all of the waiting were in it when the first of them was dumped, in seconds."""
+    written = [dumps.written_ns.get(rank) for rank in wait.waiting]
     known = [time for time in written if time is not None]
-    if not waits or len(known) < len(written) or not known:
-        return None
-    return (min(known) - min(wait.since_ns for wait in waits)) / 1e9
+    return (min(known) - wait.since_ns) / 1e9 if known and len(known) == len(written) else None
 
 
 class _Graph:
     """Which rank waits for which."""
 
-    def __init__(self, dumps: Dumps, waits: list[Wait]) -> None:
+    def __init__(self, dumps: Dumps, waits: list[Wait], patience_s: float) -> None:
         self.dumps, self.waits = dumps, waits
+        self.patience_ns = patience_s * 1e9
         self.ahead: dict[int, set[int]] = {}
         self.untold: set[int] = set()
         for wait in waits:
@@ -306,29 +306,49 @@ class _Graph:
             if part.is_open:
                 self.opened.setdefault((part.group, part.seq), []).append(part)
 
-    def _messages(self) -> dict[int, set[int]]:
-        """Sends and receives whose other side is not there."""
+    def _messages(self) -> dict[int, dict[int, Part]]:
+        """Sends and receives whose other side is not there, by rank and by the other's."""
         opened = [p for p in self.dumps.parts if p.is_open and p.op in ("send", "recv")]
         there = {(p.group, p.op, p.rank, p.peer) for p in opened}
-        found: dict[int, set[int]] = {}
+        found: dict[int, dict[int, Part]] = {}
         for part in opened:
+            written = self.dumps.written_ns.get(part.rank)
+            if written is not None and written - part.start_ns < self.patience_ns:
+                continue
             other = "recv" if part.op == "send" else "send"
             if part.peer is not None and (part.group, other, part.peer, part.rank) not in there:
-                found.setdefault(part.rank, set()).add(part.peer)
+                found.setdefault(part.rank, {}).setdefault(part.peer, part)
         return found
 
     def roots(self) -> set[int]:
         """Ranks that are missing from a collective and wait for nobody themselves.
 
-        Where no collective lacks anybody, those that messages wait for.
+        Where there are none, ranks that are in no call at all and that messages wait for.
         """
         missing = {rank for wait in self.waits for rank in wait.absent}
         found = {rank for rank in missing if not self._waits_for_others(rank)}
-        if missing or any(wait.untold for wait in self.waits):
+        if found or any(wait.untold for wait in self.waits):
             return found
         expected = {rank for ranks in self.messages.values() for rank in ranks}
         busy = {part.rank for part in self.dumps.parts if part.is_open}
         return {rank for rank in expected - busy if self.dumps.has(rank)}
+
+    def silent(self) -> list[Wait]:
+        """Messages with ranks of which no dump tells."""
+        parts: dict[int, list[Part]] = {}
+        for others in self.messages.values():
+            for peer, part in others.items():
+                if not self.dumps.has(peer):
+                    parts.setdefault(peer, []).append(part)
+        return [
+            Wait(
+                told[0].group, told[0].seq or 0, told[0].op,
+                tuple(sorted(part.rank for part in told)), (), (peer,),
+                max(part.start_ns for part in told), told[0].frame,
+                min(part.dumps for part in told),
+            )
+            for peer, told in sorted(parts.items())
+        ]  # fmt: skip
 
     def _waits_for_others(self, rank: int) -> bool:
         return bool(self.ahead.get(rank) or rank in self.untold or self.messages.get(rank))

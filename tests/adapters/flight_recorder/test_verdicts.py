@@ -204,6 +204,27 @@ def test_a_rank_that_all_messages_wait_for_is_named(tmp_path: Path) -> None:
     assert hangs(verdict(tmp_path)) == [("hang.missing_rank", (1,), "likely")]
 
 
+def test_behind_who_is_missing_messages_lead_to_the_rank_that_sends_nothing(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, {"0": (0, 1, 2)})
+    job.dump(0, [entry(5), entry(6, state="started")])
+    job.dump(1, [entry(5), entry(9, "recv 1<-2", message=True, state="started")])
+    job.dump(2, [entry(5)])
+    assert hangs(verdict(tmp_path)) == [("hang.missing_rank", (2,), "likely")]
+
+
+def test_a_message_with_a_rank_without_a_dump_is_no_circle(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"0": (0, 1, 2), "1": (0, 1)})
+    group = ("1", "GROUP_1")
+    job.dump(0, [entry(5, group=group), entry(6, group=group, state="started")])
+    recv = entry(9, "recv 1<-2", message=True, state="started")
+    job.dump(1, [entry(5, group=group), recv])
+    analysis = verdict(tmp_path)
+    assert hangs(analysis) == [("hang.missing_rank", (), "cannot_tell")]
+    assert "no dump of rank 2" in analysis.findings[0].title
+
+
 def test_of_gloo_only_what_was_entered_counts(tmp_path: Path) -> None:
     job = Job(tmp_path)
     for rank in range(3):
