@@ -30,6 +30,7 @@ _CLOSED = 100
 """The part of a step by which closed gaps may add to a phase: one in so many."""
 _CLOSED_OUTSIDE = 20
 """The same between two steps, where nobody looks closely."""
+_AT_ONCE = 1 << 14
 _STEP_SEQ = 1 << 20
 """Numbers of collectives in one step."""
 _INSTANCES, _TIMES = 1 << 16, 1 << 4
@@ -55,11 +56,14 @@ class _Rows:
 
     owner: Owner
     columns: dict[str, list[Any]] = field(default_factory=lambda: {n: [] for n in SPANS.names})
+    count: int = 0
+    made: list[pa.Table] = field(default_factory=list)
 
     def add(self, kind: str, name: str, lane: str, start: int, end: int, **more: Any) -> int:
         """Add a span; the id it has."""
         owner, columns = self.owner, self.columns
-        id_ = owner.first_id + len(columns["kind"])
+        id_ = owner.first_id + self.count
+        self.count += 1
         row = {
             "run_id": owner.run_id,
             "attempt": owner.attempt,
@@ -78,16 +82,25 @@ class _Rows:
         }
         for column, values in columns.items():
             values.append(row.get(column))
+        if len(columns["kind"]) >= _AT_ONCE:
+            self._fold()
         return id_
 
     def table(self) -> pa.Table:
         """All of them."""
+        self._fold()
+        return pa.concat_tables(self.made).unify_dictionaries()
+
+    def _fold(self) -> None:
+        """Lists of Python's numbers take ten times as much memory as columns."""
         arrays = []
         for column in SPANS:
             plain = pa.types.is_dictionary(column.type)
             made = pa.array(self.columns[column.name], pa.string() if plain else column.type)
             arrays.append(made.dictionary_encode() if plain else made)
-        return pa.Table.from_arrays(arrays, schema=SPANS)
+        self.made.append(pa.Table.from_arrays(arrays, schema=SPANS))
+        for values in self.columns.values():
+            values.clear()
 
 
 class _Steps:
