@@ -50,7 +50,6 @@ _WAITING = re.compile(
     r"_?(?:Host)?(?:Send|Recv)(?:TPU)?|IteratorGetNext\w*|MultiDeviceIterator\w*|RemoteCall"
     r"|(?:Stateful)?PartitionedCall|(?:Stateless)?(?:While|If|Case)|NoOp|_?XlaRun|_?Arg|_?Retval"
     r"|Barrier\w*|Queue\w+|\w*Dataset\w*|Iterator\w*|OneShotIterator|SymbolicGradient"
-    r"|(?:Eager)?PyFunc\w*"
 )
 _COLLECTIVES = {
     "Reduce": "all_reduce",

@@ -314,6 +314,7 @@ def test_torch_and_tensorflow_come_out_of_the_same_query_with_the_same_columns(
         ("gradient_tape/sequential/dense/MatMul/MatMul_1:_MklMatMul", What.BACKWARD),
         ("SGD/update_0_2/mul_1:Mul", What.OPTIMIZER),
         ("Adam/Adam/update/ResourceApplyAdam:ResourceApplyAdam", What.OPTIMIZER),
+        ("augment/PyFunc:PyFunc", What.FORWARD),
         ("IteratorGetNextOp::DoCompute", What.DATA),
         ("IteratorGetNext:IteratorGetNext", What.NOTHING),
         ("while/body/PartitionedCall:PartitionedCall", What.NOTHING),
