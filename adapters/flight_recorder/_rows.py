@@ -163,7 +163,7 @@ def _open(
         dump.rank, "comm", call.name, call.created_ns, last_instant(dump), is_open=True,
         collective_op=call.pair[0] if call.pair else call.op, collective_group=team.id,
         collective_seq=call.seq, collective_bytes=call.nbytes, collective_dtype=call.dtype,
-        group_size=len(team.members), peer_rank=peer, attributes=_attributes(told),
+        group_size=len(team.members) or None, peer_rank=peer, attributes=_attributes(told),
     )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def _ended(
     rows.span(
         dump.rank, "comm", op, created, created, collective_op=op, collective_group=team.id,
         collective_seq=seq, collective_bytes=bytes_of(elements, dtype) if elements >= 0 else None,
-        collective_dtype=dtype, group_size=len(team.members), status="ok",
+        collective_dtype=dtype, group_size=len(team.members) or None, status="ok",
         attributes=_attributes(told),
     )  # fmt: skip
 

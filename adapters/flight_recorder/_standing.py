@@ -26,6 +26,11 @@ class Team:
     backend: str = ""
     messages: bool = False
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is known on one rank only, so that nobody can be compared with it."""
+        return self.name.startswith("#") and self.name != "#0"
+
 
 @dataclass(slots=True)
 class Standing:
@@ -55,7 +60,8 @@ class Teams:
                     key = self._key(dump, name)
                     team = self.known.get(key)
                     if team is None:
-                        team = self.known[key] = Team("", name, group[1], key[1], bool(key[1]))
+                        team = Team("", key[0], group[1], key[1], bool(key[1]))
+                        self.known[key] = team
                     progress = dump.progress.get(name)
                     if progress is not None:
                         seen.setdefault(key, set()).add(rank)
@@ -65,7 +71,7 @@ class Teams:
         for key, team in self.known.items():
             if team.told and not team.backend and len(backends) == 1:
                 team.backend = min(backends)
-            if not team.members:
+            if not team.members and not team.is_local:
                 everyone = team.description == "default_pg" or team.name in ("0", "#0")
                 team.members = tuple(range(job.world) if everyone else sorted(seen.get(key, ())))
         self._name()
@@ -74,6 +80,9 @@ class Teams:
         ordinals: dict[tuple[int, ...], int] = {}
         for key in sorted(self.known, key=lambda key: (not key[0].isdigit(), len(key[0]), key)):
             team = self.known[key]
+            if team.is_local:
+                team.id = team.name
+                continue
             members = tuple(sorted(team.members))
             team.id = group_id(members, ordinals.get(members, 0))
             ordinals[members] = ordinals.get(members, 0) + 1
@@ -82,13 +91,15 @@ class Teams:
         members = dump.groups[name][2]
         if members:
             return name, members
+        if name.startswith("#") and name != "#0":
+            return f"{name} of rank {dump.rank}", ()  # the oldest dumps number groups by rank
         told = [m for m in self.job.groups.get(name, {}) if m and dump.rank in m]
         return name, told[0] if told else ()
 
     def of(self, dump: Dump, name: str) -> Team | None:
         """The group that a dump calls so."""
         team = self.known.get(self._key(dump, name)) if name in dump.groups else None
-        return team if team is not None and team.members else None
+        return team if team is not None and (team.members or team.is_local) else None
 
     def __iter__(self) -> Iterator[Team]:
         return (team for team in self.known.values() if team.members)

@@ -210,13 +210,24 @@ def _cycle(verdict: Verdict, dumps: Dumps) -> Finding:
         say("hang.dump.part", ranks=ranks_words(wait.waiting), what=_call(wait, dumps))
         for wait in waits[:8]
     )
+    ranks = tuple(sorted({rank for wait in waits for rank in wait.absent}))
+    evidence = {"waits": [_evidence(wait, verdict) for wait in waits[:_MOST]]}
+    if not verdict.closed:
+        return Finding(
+            "hang.missing_rank",
+            Severity.CRITICAL,
+            Certainty.CANNOT_TELL,
+            say("hang.dump.elsewhere", ranks=ranks_words(ranks), parts=parts),
+            evidence=evidence,
+            advice=(say("advice.dump.where", rank=ranks[0], host="its host"),),
+        )
     return Finding(
         "hang.cycle",
         Severity.CRITICAL,
         Certainty.LIKELY,
         say("hang.dump.cycle", parts=parts),
-        ranks=tuple(sorted({rank for wait in waits for rank in wait.absent})),
-        evidence={"waits": [_evidence(wait, verdict) for wait in waits[:_MOST]]},
+        ranks=ranks,
+        evidence=evidence,
         advice=(say("advice.branch"),),
     )
 

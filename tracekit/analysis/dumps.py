@@ -131,14 +131,11 @@ class Verdict:
     untold: list[Wait] = field(default_factory=list)
     """Calls that only ranks without a dump can be missing from."""
     cycle: list[Wait] = field(default_factory=list)
+    closed: bool = True
+    """Whether dumps tell whom everybody in the circle waits for."""
     all_in: list[Wait] = field(default_factory=list)
     age_s: float | None = None
     """How long the waiting had lasted when the dumps were written, where files tell."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing stands out."""
-        return not (self.mismatches or self.accused or self.untold or self.cycle or self.all_in)
 
 
 def read_dumps(engine: Engine, attempt: int) -> Dumps | None:
@@ -214,6 +211,9 @@ def judge_dumps(dumps: Dumps, patience_s: float) -> Verdict:
             verdict.untold = verdict.untold or graph.silent()
         if not verdict.accused and not verdict.untold:
             verdict.cycle = [w for w in waits if w.absent]
+            verdict.closed = not graph.untold & {
+                rank for wait in verdict.cycle for rank in wait.absent
+            }
             verdict.all_in = [] if verdict.cycle else waits
     return verdict
 
@@ -298,7 +298,7 @@ class _Graph:
         for wait in waits:
             for rank in wait.waiting:
                 self.ahead.setdefault(rank, set()).update(wait.absent)
-                if wait.untold:
+                if wait.untold or not dumps.members.get(wait.group):
                     self.untold.add(rank)
         self.messages = self._messages()
         self.opened: dict[tuple[str, int | None], list[Part]] = {}

@@ -46,6 +46,10 @@ DUMP_WORDS: Mapping[str, str] = {
     "hang.dump.mismatch": _("ranks disagree about call {seq} of group {group}: {parts}"),
     "hang.dump.part": _("{ranks} in {what}"),
     "hang.dump.cycle": _("ranks wait for each other in a circle: {parts}"),
+    "hang.dump.elsewhere": _(
+        "{ranks} never came where others wait ({parts}), and the dumps do not tell for whom it"
+        " waits itself: cannot tell whose fault it is"
+    ),
     "hang.dump.number": _("number {seq}"),
     "hang.dump.none": _("none"),
     "advice.dump.twice": _(

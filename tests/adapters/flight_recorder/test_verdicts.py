@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -235,17 +236,29 @@ def test_of_gloo_only_what_was_entered_counts(tmp_path: Path) -> None:
     assert hangs(verdict(tmp_path)) == [("hang.missing_rank", (1,), "likely")]
 
 
-def test_the_older_versions_are_read(tmp_path: Path) -> None:
-    import pickle
+def old(seq: int, *, group: int = 0, is_open: bool = False, op: str = "all_reduce") -> object:
+    """An entry as the first versions have it: groups by their number on the rank alone."""
+    return {
+        "pg_id": group, "seq_id": seq, "profiling_name": f"nccl:{op}",
+        "time_created_us": NOW // 1000 + seq, "input_sizes": [[4]], "output_sizes": [[4]],
+        "state": "scheduled" if is_open else "completed", "frames": [], "retired": False,
+    }  # fmt: skip
 
+
+def write(folder: Path, rank: int, *entries: object) -> None:
+    (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps([*entries], 2))
+
+
+def test_the_oldest_versions_are_read(tmp_path: Path) -> None:
     for rank in range(3):
-        entries = [
-            {
-                "pg_id": 0, "seq_id": seq, "profiling_name": "nccl:all_reduce",
-                "time_created_us": NOW // 1000 + seq, "input_sizes": [[4]], "output_sizes": [[4]],
-                "state": "scheduled" if seq == 4 else "completed", "frames": [], "retired": False,
-            }
-            for seq in range(1, 4 if rank == 2 else 5)
-        ]  # fmt: skip
-        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(entries, 2))
+        last = [] if rank == 2 else [old(4, is_open=True)]
+        write(tmp_path, rank, old(2), old(3), *last)
     assert hangs(verdict(tmp_path)) == [("hang.missing_rank", (2,), "likely")]
+
+
+def test_groups_that_only_have_a_number_on_each_rank_are_not_compared(tmp_path: Path) -> None:
+    write(tmp_path, 0, old(3), old(4, is_open=True))
+    write(tmp_path, 1, old(3), old(4, is_open=True))
+    write(tmp_path, 2, old(3), old(9, group=1, is_open=True, op="broadcast"))
+    write(tmp_path, 3, old(3), old(4, is_open=True), old(9, group=1))
+    assert [one for one in hangs(verdict(tmp_path)) if one[1] == (2,)] == []
