@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calendar import timegm
 from dataclasses import dataclass, field
+from functools import lru_cache
 from time import gmtime
 
 from tracekit.adapters.text_logs._tags import Stamp
@@ -12,6 +13,11 @@ __all__ = ["Dates"]
 
 _DAY = 86_400
 _HALF = 43_200.0
+
+
+@lru_cache(maxsize=256)
+def _day(year: int, month: int, day: int) -> int:
+    return timegm((year, month, day, 0, 0, 0))
 
 
 @dataclass(slots=True)
@@ -55,8 +61,8 @@ class Dates:
         year = stamp.year
         if year is None:
             year = gmtime(self.written_s).tm_year
-            if timegm((year, month, day, 0, 0, 0)) > self.written_s + 2 * _DAY:
+            if _day(year, month, day) > self.written_s + 2 * _DAY:
                 year -= 1
         if not 1970 <= year <= 2261:
             return None
-        return timegm((year, month, day, 0, 0, 0))
+        return _day(year, month, day)

@@ -99,7 +99,10 @@ class Job:
 
     def log(self, who: Hashable) -> RankLog:
         """The log of a rank, made at its first line."""
-        return self.ranks.setdefault(who, RankLog())
+        log = self.ranks.get(who)
+        if log is None:
+            log = self.ranks[who] = RankLog()
+        return log
 
     def group(self, body: str, rank: int | None) -> tuple[str, int | None]:
         """The process group that a line speaks of, and the rank's place in it."""

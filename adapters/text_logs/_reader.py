@@ -92,7 +92,10 @@ class LogReader:
     # Lines
 
     def _job(self, file: _File) -> Job:
-        return self.jobs.setdefault(file.attempt, Job(file.attempt))
+        job = self.jobs.get(file.attempt)
+        if job is None:
+            job = self.jobs[file.attempt] = Job(file.attempt)
+        return job
 
     def _line(self, file: _File, number: int, text: str) -> None:
         job = self._job(file)

@@ -105,7 +105,11 @@ def tagged(line: str) -> Tagged:
             break  # what is indented belongs to the message
         if _START.match(rest) is None:
             break
-        if (match := _C10.match(rest)) is not None:
+        if rank is None and rest[:5] == "[rank" and (match := _RANKS[0].match(rest)) is not None:
+            rank = int(match["rank"])
+            place += match.end()
+            continue
+        if rest[0] in "[IWEFC" and (match := _C10.match(rest)) is not None:
             stamp = _stamp(match) if match["s"] else stamp
             severity = match["sev"]
             place += match.end()
@@ -128,7 +132,8 @@ def tagged(line: str) -> Tagged:
 
 def glued(line: str) -> list[str]:
     """The lines that stand on one, as when several processes write at once."""
-    if line.count("[rank") < 1:
+    first = line.find("[rank")
+    if first < 0 or (first == 0 and line.find("[rank", 5) < 0):
         return [line]
     starts = [match.start() for match in _GLUED.finditer(line)]
     starts = [start for start in starts if start > 0 and not _is_prefix(line[:start])]
@@ -153,7 +158,11 @@ def from_path(path: Path) -> tuple[int | None, int | None]:
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> re.Match[str] | None:
-    return next((match for pattern in patterns if (match := pattern.match(text))), None)
+    for pattern in patterns:
+        match = pattern.match(text)
+        if match is not None:
+            return match
+    return None
 
 
 def _stamp(match: re.Match[str]) -> Stamp | None:
