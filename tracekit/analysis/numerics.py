@@ -161,7 +161,9 @@ class _Values:
             if name == "optimizer_skipped":
                 self.skipped = sorted({*self.skipped, rank})
                 continue
-            name, is_odd = _judge(name, row["value"], dict(row["attributes"] or ()))
+            attributes = dict(row["attributes"] or ())
+            self.together &= name != "loss" or "local" not in attributes
+            name, is_odd = _judge(name, row["value"], attributes)
             (self.odd if is_odd else self.sound).setdefault(name, set()).add(rank)
             if name == "loss" and rank not in self._shown:
                 self._shown[rank] = row["value"]
@@ -215,7 +217,8 @@ def _numbers(text: str | None) -> list[float]:
     """The numbers of an attribute; those that are not finite may be words in JSON."""
     try:
         told = json.loads(text) if text else []
-        return [float(one) for one in (told if isinstance(told, list) else [told])]
+        listed = told if isinstance(told, list) else [told]
+        return [math.nan if one is None else float(one) for one in listed]
     except (TypeError, ValueError):
         return []
 
