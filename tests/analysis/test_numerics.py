@@ -45,7 +45,7 @@ def test_the_rank_that_had_it_first_is_named_and_the_others_are_not(value: float
     assert (finding.ranks, finding.steps) == ((2,), (40, 59))
     assert (finding.severity, finding.certainty) == (Severity.CRITICAL, Certainty.PROVEN)
     assert "rank 2 had a loss that is not finite first, in step 40" in finding.title
-    assert "ranks 0-1, 3 have it from there" in finding.title
+    assert "ranks 0-1, 3 had it after that" in finding.title
     assert "gpu" not in finding.title.lower()
     assert finding.evidence["values"]["0"] != "nan"
     assert analysis.symptom == "abnormal"

@@ -92,7 +92,7 @@ MORE_WORDS: Mapping[str, str] = {
     "numeric.nonfinite.first": _("{ranks} had {what} first, in step {step}{victims}"),
     "numeric.loss": _("a loss that is not finite"),
     "numeric.gradient_nonfinite": _("gradients that are not finite, before they were reduced,"),
-    "numeric.victims": _("; {ranks} have it from there"),
+    "numeric.victims": _("; {ranks} had it after that"),
     "numeric.no_victims": _(""),
     "numeric.nonfinite.all": _(
         "the values of {ranks} stopped being finite in the same step, {step}: no rank was first"
