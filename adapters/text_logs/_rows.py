@@ -163,13 +163,12 @@ class JobRows:
         hosts = {end.rank: end.host for end in job.ended if end.rank is not None and end.host}
         ranks = self._ranks()
         for rank in sorted({*ranks, *(end.rank for end in job.ended if end.rank is not None)}):
-            told: dict[str, Any] = {
-                "rank": rank, "world_size": job.world, "host": hosts.get(rank),
-            }  # fmt: skip
+            told: dict[str, Any] = {"rank": rank, "world_size": job.world}
+            if rank in hosts:  # of some ranks only: not the host that clocks are told apart by
+                told["node"] = hosts[rank]
             if rank in pids:
                 told["pid"] = pids[rank]
-            yield self._fact("rank", told, rank, host=hosts.get(rank))
-            yield self._fact("clock", {"domain": "logs"}, rank)
+            yield self._fact("rank", told, rank)
         for rank, log in ranks.items():
             yield self._fact("log", self._log(rank, log), rank, log.last)
             for group, (enqueued, completed, line) in log.works.items():

@@ -71,7 +71,7 @@ _RANKS = tuple(
         r"\[rank ?[=:]?(?P<rank>\d{1,6})\]:? ?(?:\|\| ?)?",
         r"\[\d{1,6},(?P<rank>\d{1,6})\](?:<std(?:out|err|diag)>)?: ?",
         r"\[(?P<rank>\d{1,6})\]: ?",
-        r"[\[(<]?(?:RANK|Rank|rank)[ _]?(?:ID |id )?[=:#]? ?(?P<rank>\d{1,6}) ?[\])>]?[:|,] ?",
+        r"[\[(<]?(?:RANK|Rank|rank)[ _]?(?:ID |id )?[=:#]? ?(?P<rank>\d{1,6}) ?[\])>]?[:|] ?",
         r"[\[(<](?:RANK|Rank|rank|RankID)[ _]?[=:#]? ?(?P<rank>\d{1,6})[\])>][:|,]? ?",
         r"RANK (?P<rank>\d{1,6}) (?=\d\d:\d\d:\d\d)",
         r" {0,6}(?P<rank>\d{1,6}): ",

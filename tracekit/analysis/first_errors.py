@@ -6,17 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tracekit.analysis import log_notes as notes
 from tracekit.analysis.deaths import Mortem, ranks_words, waiting_words
 from tracekit.analysis.ends import End
 from tracekit.analysis.facts import Facts
-from tracekit.analysis.log_notes import (
-    advice_for,
-    at_frame,
-    first_errors,
-    late_logs,
-    may_be_ours,
-    xids,
-)
+from tracekit.analysis.log_notes import advice_for, at_frame, may_be_ours
 from tracekit.analysis.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, say
 
@@ -46,8 +40,13 @@ def judge_logs(mortem: Mortem, logs: Logs, ends: Mapping[int, End], facts: Facts
         or case.ended_together()
         or mortem
     )
-    notes = (first_errors(logs, judged, case.ranks), xids(logs, judged), late_logs(logs))
-    found = [*judged.findings, *(note for some in notes for note in some)]
+    recorded = any(of.heartbeat_ns for of in facts.ranks.values())
+    verdicts = [notes.retold(finding, logs) for finding in judged.findings]
+    listed = list(notes.first_errors(logs, judged, case.ranks))
+    if recorded and verdicts:  # the records tell the story; logs are evidence
+        verdicts[0] = notes.with_evidence(verdicts[0], listed)
+        listed = []
+    found = [*verdicts, *listed, *notes.xids(logs, judged), *notes.late_logs(logs)]
     return replace(judged, findings=tuple(found))
 
 
@@ -138,7 +137,12 @@ class _Case:
                 victims=self._victims(ranks)),
             ranks=ranks, evidence=self._event_evidence(first), advice=(advice_for(first),),
         )  # fmt: skip
-        return Mortem("oom" if memory else "crash", (found,), ranks, self._waiting(ranks))
+        return Mortem(
+            "oom" if memory else "crash",
+            (found,),
+            ranks,
+            tuple(set(self.mortem.waiting) - set(ranks)),
+        )
 
     def _fatal(self, causes: Sequence[LogEvent]) -> bool:
         """Whether any of them can have ended the job: it was told, or nothing came after."""
@@ -244,10 +248,9 @@ class _Case:
             "source": last.get("source"),
         }  # fmt: skip
         title, id_, advice = finding.title, finding.id, finding.advice
-        if "pid" not in self.facts.of(finding.ranks[0]).identity:
-            advice = (say("advice.log.look", rank=finding.ranks[0]),)
         if finding.evidence.get("inside") is None and finding.evidence.get("last_span") is None:
             rank, call = finding.ranks[0], self.mortem.call
+            advice = (say("advice.log.look", rank=rank),)
             if rank in self.logs.doing and id_ == "hang.missing_rank":
                 id_, evidence["class"] = "hang.busy_rank", "rank_busy"
                 evidence["doing"] = self.logs.doing[rank]
@@ -308,9 +311,7 @@ class _Case:
     def _only_terminated(self) -> bool:
         """Whether whatever ended did so because it was told to, and nobody wrote an error."""
         wrote = any(e.is_error and e.role not in ("effect", "logged") for e in self.logs.events)
-        return not wrote and all(
-            end.signal == _TERM for end in self.ends.values() if end.is_bad
-        )  # fmt: skip
+        return not wrote and all(e.signal == _TERM for e in self.ends.values() if e.is_bad)
 
     def waited(self) -> Mortem | None:
         """Ranks that gave up waiting, where no record says in which call: the silent one."""
@@ -319,7 +320,6 @@ class _Case:
             return None
         told = {event.rank for event in self.logs.events if event.is_error}
         silent = [rank for rank in self.ranks if rank not in told]
-        victims = ranks_words(sorted(waits))
         if not silent or len(silent) > len(waits):
             finding = Finding(
                 "hang.missing_rank", Severity.CRITICAL, Certainty.CANNOT_TELL,
@@ -336,7 +336,7 @@ class _Case:
                     doing=self._doing(rank)),
                 ranks=(rank,),
                 evidence={**self._last_evidence(rank), "waiting_ranks": sorted(waits),
-                          "class": "rank_missing", "waiting": str(victims)},
+                          "class": "rank_missing"},
                 advice=(say("advice.log.look", rank=rank),),
             )
             for rank in silent[:_LISTED]
@@ -424,9 +424,6 @@ class _Case:
         return (
             say("crash.victims", ranks=ranks_words(others)) if others else say("crash.no_victims")
         )
-
-    def _waiting(self, culprits: Sequence[int]) -> tuple[int, ...]:
-        return tuple(rank for rank in self.mortem.waiting if rank not in culprits)
 
     def _frames(self, ranks: Iterable[int]) -> dict[str, str]:
         errors = {rank: self.logs.first_error(rank) for rank in ranks}

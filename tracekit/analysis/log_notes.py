@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tracekit.analysis.deaths import Mortem, ranks_words
 from tracekit.analysis.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, say
 
-__all__ = ["advice_for", "at_frame", "first_errors", "late_logs", "may_be_ours", "xids"]
+__all__ = [
+    "advice_for",
+    "at_frame",
+    "first_errors",
+    "late_logs",
+    "may_be_ours",
+    "retold",
+    "with_evidence",
+    "xids",
+]
 
 _LISTED = 16
 _GPU = ("gpu_ecc", "gpu_xid")
 _HOST = ("host_shm", "host_memlock", "host_files")
 _DRIFT_S = 5.0
+_SIGNALS = {one.value for one in signal.Signals}
 _NUMBERS = re.compile(r"\d{1,20}")
 _PLACE = re.compile(r"\[/[^\]]{1,200}:\d{1,6}\] ")
 """Where in a library's source a message is made."""
@@ -24,6 +36,32 @@ _PLACE = re.compile(r"\[/[^\]]{1,200}:\d{1,6}\] ")
 def at_frame(frame: str | None) -> Words:
     """Where an error came from, if that is known."""
     return say("log.at", frame=frame) if frame else say("log.nowhere")
+
+
+def retold(finding: Finding, logs: Logs) -> Finding:
+    """A killed rank of which nothing is recorded but a log: told with its last line."""
+    told = finding.evidence
+    known = told.get("inside") or told.get("last_span") or told.get("class")
+    if finding.id != "crash.killed" or len(finding.ranks) != 1 or known or not told.get("signal"):
+        return finding
+    rank, number = finding.ranks[0], int(told["signal"])
+    last = logs.last.get(rank) or {}
+    victims = ranks_words(told.get("victims") or ())
+    name = signal.Signals(number).name if number in _SIGNALS else "unknown"
+    title = say(
+        "log.killed", rank=rank, signal=number, name=name, source=say("source.launcher"),
+        victims=say("crash.victims", ranks=victims) if told.get("victims") else "",
+        doing=say("doing.wrote", text=str(last.get("text"))[:160], source=last.get("source"))
+        if last else say("doing.no_log"),
+    )  # fmt: skip
+    evidence = {**told, "class": "killed_signal", "last_line": last.get("text")}
+    return replace(finding, title=title, evidence=evidence)
+
+
+def with_evidence(finding: Finding, listed: Sequence[Finding]) -> Finding:
+    """A finding that has the first errors of all ranks in its evidence."""
+    more = {key: value for one in listed for key, value in one.evidence.items()}
+    return replace(finding, evidence={**finding.evidence, **more})
 
 
 def first_errors(logs: Logs, judged: Mortem, ranks: Sequence[int]) -> Iterable[Finding]:

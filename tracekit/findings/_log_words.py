@@ -15,6 +15,9 @@ def _(text: str) -> str:
 LOG_WORDS: Mapping[str, str] = {
     "log.error": _("rank {rank} ended by an error of its own: {text}{where}{victims}"),
     "log.oom": _("rank {rank} ran out of memory: {text}{where}{victims}"),
+    "log.killed": _(
+        "rank {rank} was killed by signal {signal} ({name}, says the {source}){victims}; {doing}"
+    ),
     "log.killed_oom": _("rank {rank} was killed by the kernel for lack of memory: {text}{victims}"),
     "log.killed_oom.likely": _(
         "rank {rank} was killed, and its kernel or scheduler speaks of a lack of memory:"

@@ -194,6 +194,8 @@ def test_a_killed_worker_and_not_those_that_lost_it(tmp_path: Path) -> None:
     result = verdict(tmp_path, text)
     assert alerts(result) == [("crash.killed", (1,), "proven")]
     assert result.symptom == "crash"  # nothing speaks of memory
+    assert "signal 9 (SIGKILL, says the launcher); ranks 0, 2-3 ended" in result.findings[0].title
+    assert "step 4 ok" in result.findings[0].title
 
 
 @pytest.mark.parametrize(
@@ -348,6 +350,11 @@ def test_error_files_of_torchelastic(tmp_path: Path) -> None:
     assert alerts(result)[0][:2] == ("crash.error", (1,))
     assert "bad sample 17" in result.findings[0].title
     assert "data.py:12" in result.findings[0].title
+
+
+def test_hosts_that_only_a_launcher_names_do_not_part_the_clocks(tmp_path: Path) -> None:
+    text = progress(range(4)) + elastic({1: -9, 0: -15}, first=1)
+    assert {id_ for id_, _, _ in alerts(verdict(tmp_path, text))} == {"crash.killed"}
 
 
 def test_exit_codes_alone_accuse_nobody(tmp_path: Path) -> None:
