@@ -3,9 +3,9 @@
     python examples/tensorflow_fit.py --workers 2 --slow input:1
     tracekit analyze runs/*
 
-starts the workers on this machine, of which worker 1 has slow input. On a cluster each machine sets
-TF_CONFIG itself and runs the script without ``--workers``. Keras 3 cannot ``fit`` with this strategy;
-tf_keras can.
+starts the workers on this machine, of which worker 1 has slow input. On a cluster each machine
+sets TF_CONFIG itself and runs the script without ``--workers``. Keras 3 cannot ``fit`` with this
+strategy; tf_keras can.
 """
 
 from __future__ import annotations

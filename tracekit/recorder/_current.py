@@ -303,11 +303,28 @@ def event(
     if recorder is None:
         return
     try:
-        number = None if value is None else float(value)
+        try:
+            number = None if value is None else float(value)
+        except (TypeError, ValueError):  # of several replicas, or nothing of the kind
+            number, parts = _of_replicas(value)
+            attributes = {**parts, **attributes}
         words = None if text is None else as_text(text)
         recorder.event(as_text(name), number, words, attributes)
     except Exception as error:
         say_once(f"event {as_text(name)} was not recorded: {as_text(error)}")
+
+
+def _of_replicas(value: Any) -> tuple[float, dict[str, Any]]:
+    """The mean of a value that each replica of this process has one of, and all of them.
+
+    TensorFlow's ``PerReplica`` has them as ``values``. Other processes are not asked. Raises
+    ``TypeError`` for everything else.
+    """
+    values = getattr(value, "values", None)
+    if not isinstance(values, tuple) or not values:
+        raise TypeError(f"{type(value).__name__} is no number")
+    local = [float(one) for one in values]
+    return sum(local) / len(local), {"local": local, "reduced": "mean"}
 
 
 def fact(name: str, value: Any) -> None:
