@@ -19,6 +19,7 @@ __all__ = ["NcclLog", "NcclLogImporter", "read_logs", "recognize", "tables_of_ru
 
 _SIGNS = (b" NCCL INFO ", b" NCCL WARN ", b" NCCL TRACE ", b" NCCL CALL ", b"NCCL version ",
           b"RCCL version")  # fmt: skip
+_MARGIN_NS = 60 * 1_000_000_000
 OWN_LIMIT = 64 << 20
 """Bytes that are read of one file that a run of ours wrote; a training writes some 100 KB."""
 
@@ -36,6 +37,8 @@ class NcclLog:
     def rows(self, run_id: str, attempt: int | None = None) -> Rows:
         """Everything as rows. Jobs become attempts, unless ``attempt`` says which one it is."""
         rows = Rows(run_id)
+        if _mixed(self.jobs):  # the last one is judged: the one that has trouble, or the largest
+            self.jobs.sort(key=lambda job: (_troubled(job), len(job.processes)))
         for number, job in enumerate(self.jobs):
             rows_of(job, rows, number if attempt is None else attempt, attempt is not None)
         if len(self.jobs) > 1 and attempt is None:
@@ -51,6 +54,10 @@ class NcclLog:
 def _about(job: Job) -> dict[str, object]:
     hosts = sorted({process.host for process in job.processes})
     return {"processes": len(job.processes), "hosts": hosts[:8], "world": job.world}
+
+
+def _troubled(job: Job) -> bool:
+    return any(n.role == "primary" for p in job.processes for n in p.notices.values())
 
 
 def _mixed(jobs: Sequence[Job]) -> bool:
@@ -137,11 +144,15 @@ class NcclLogImporter:
 
 
 def tables_of_run(
-    run_dir: Path, run_id: str, processes: Mapping[int, Mapping[tuple[str, int], int]]
+    run_dir: Path,
+    run_id: str,
+    processes: Mapping[int, Mapping[tuple[str, int], int]],
+    began_ns: Mapping[int, int],
 ) -> tuple[dict[str, list[pa.Table]], list[Path], list[tuple[Path, str]]]:
     """What the logs say that ranks of a run of ours wrote into it, as tables by name.
 
-    ``processes`` says which process was which rank in each attempt. Also returns the files that
+    ``processes`` says which process was which rank in each attempt, ``began_ns`` when that began:
+    times outside of it, as of clocks in another zone, are not used. Also returns the files that
     were used, and those that were not, with the reason.
     """
     found: dict[str, list[pa.Table]] = {}
@@ -155,6 +166,9 @@ def tables_of_run(
         log = read_logs(files, processes.get(int(number)), one_job=True, limit=OWN_LIMIT)
         used += log.read
         skipped += log.skipped
-        for name, table in log.rows(run_id, int(number)).tables().items():
+        last_ns = max(path.stat().st_mtime_ns for path in files) + _MARGIN_NS
+        rows = log.rows(run_id, int(number))
+        rows.keep_between(began_ns.get(int(number), 0) - _MARGIN_NS, last_ns)
+        for name, table in rows.tables().items():
             found.setdefault(name, []).append(table)
     return found, used, skipped

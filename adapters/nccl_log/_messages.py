@@ -116,7 +116,8 @@ def _version(process: Process, message: bytes, stamp: Raw) -> None:
 
 def _using(process: Process, message: bytes, stamp: Raw) -> None:
     if message.startswith(b"Using network "):
-        process.network = _text(message[14:80]), Stamp(*stamp)
+        name = message[14:80].partition(b" [repeated")[0]  # Ray leaves out what others say, too
+        process.network = _text(name), Stamp(*stamp)
 
 
 def _net(process: Process, message: bytes, stamp: Raw) -> None:

@@ -31,6 +31,14 @@ class Rows:
     events: list[dict[str, Any]] = field(default_factory=list)
     spans: list[dict[str, Any]] = field(default_factory=list)
 
+    def keep_between(self, first_ns: int, last_ns: int) -> None:
+        """Leave out spans and events that lie outside of this time."""
+        self.spans = [
+            row for row in self.spans
+            if first_ns <= row["start_ns"] and row["start_ns"] + row["duration_ns"] <= last_ns
+        ]  # fmt: skip
+        self.events = [row for row in self.events if first_ns <= row["time_ns"] <= last_ns]
+
     def tables(self) -> dict[str, pa.Table]:
         """The tables that have rows."""
         found = {"facts": table_of(self.facts)}

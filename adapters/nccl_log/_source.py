@@ -47,8 +47,11 @@ def lines_of(path: Path, limit: int | None = None) -> Iterator[list[bytes] | int
         file.seek(0)
         size = path.stat().st_size
         if limit is not None and size > limit:
-            yield from _lines(file, encoding, limit // 4 * 2)
-            yield _ends(file, size - limit // 4 * 2)
+            part = limit // 4 * 2
+            yield from _lines(file, encoding, part)
+            file.seek(part - 1)
+            within = file.read(1) != b"\n"  # the line it ended in counted as one already
+            yield _ends(file, size - part) - within
         yield from _lines(file, encoding, None)
 
 
