@@ -157,12 +157,12 @@ NETWORK_WORDS: Mapping[str, str] = {
     # nccl-tests
     "net.tests.wrong": _("{test} found {count} wrong values: data change on their way"),
     "net.tests.host": _(
-        "{host} is slow in {test}: all {count} slow pairs of {of} have it, at most {slow:.1f} GB/s"
-        " where others reach {usual:.1f}"
+        "{host} is slow in {test}: all {count} slow pairs of {of} have it, at most {slow:.3g} GB/s"
+        " where others reach {usual:.3g}"
     ),
     "net.tests.pairs": _(
-        "{count} of {of} pairs are slow in {test}, at most {slow:.1f} GB/s where others reach"
-        " {usual:.1f}: {pairs}"
+        "{count} of {of} pairs are slow in {test}, at most {slow:.3g} GB/s where others reach"
+        " {usual:.3g}: {pairs}"
     ),
     # Advice
     "advice.net.versions": _(
