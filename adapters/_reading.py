@@ -182,7 +182,8 @@ def _kinds(path: Path, known: Mapping[str, Importer]) -> list[str]:
         shares = getattr(importer, "shares", False)
         if (shares or not found) and importer.recognizes(path, head):
             found.append(name)
-            if not shares:
+            alone = getattr(importer, "alone", None)
+            if not shares or (alone is not None and alone(head)):
                 break
     return found
 

@@ -117,6 +117,14 @@ class NcclLogImporter:
     shares = True
     """Whether files may hold lines for other importers, too."""
 
+    @staticmethod
+    def alone(head: bytes) -> bool:
+        """Whether a file begins with nothing but NCCL's own lines, so that no other reader has
+        anything to find in it."""
+        lines = [line for line in head.replace(b"\0", b"").splitlines()[:-1] if line.strip()]
+        own = sum(any(sign in line for sign in _SIGNS) for line in lines)
+        return own > 0.98 * len(lines)
+
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Whether its beginning has lines of NCCL, or where other words come first, the rest."""
         if recognize(head):
