@@ -15,15 +15,14 @@ LONGEST_LINE = 1 << 14
 
 _PIECE = 1 << 20
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
-_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
-         (codecs.BOM_UTF16_BE, "utf-16-be"))  # fmt: skip
+_BOMS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
 def encoding_of(head: bytes) -> str | None:
     """The encoding of two bytes a character that a file begins in; None where it has one a byte."""
     for bom, name in _BOMS:
-        if head.startswith(bom):
-            return name if name != "utf-8" else None
+        if head.startswith(bom) and (len(head) < 16 or head.count(0) * 8 > len(head)):
+            return name  # junk may begin as such a file does, but is not half of zeros
     if len(head) < 16:
         return None
     even, odd = head[0:4096:2].count(0), head[1:4096:2].count(0)
