@@ -45,7 +45,7 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     in_checkout = {
         path.relative_to(ROOT).as_posix()
         for folder in ("tracekit", "tracekit/adapters", "tracekit/exporters")
-        for pattern in ("*.py", "*.sql", "py.typed")
+        for pattern in ("*.py", "*.sql", "*.json", "py.typed")
         for path in (ROOT / folder).rglob(pattern)
     }
     assert in_checkout - set(zipfile.ZipFile(wheel).namelist()) == set()
