@@ -89,13 +89,14 @@ def _applies(original: Callable[..., Any]) -> Callable[..., Any]:
         loop = active()
         if loop is None:
             return original(self, *args, **kwargs)
+        checked = original if loop.check is None else loop.check.applies(original)
         if loop.inside:
             loop.mark()
-            return original(self, *args, **kwargs)
+            return checked(self, *args, **kwargs)
 
         def eager(*args: Any, **kwargs: Any) -> Any:
             loop.mark()
-            return original(*args, **kwargs)
+            return checked(*args, **kwargs)
 
         return loop.run("apply_gradients", None, eager, (self, *args), kwargs)
 

@@ -34,19 +34,15 @@ def watch_gradients(loop: Loop) -> list[Callable[[], None]]:
     if not check.ready:
         return []
     undo: list[Callable[[], None]] = [check.stop]
-    for module, name, method in OPTIMIZERS:
+    loop.check = check
+    for module, name, _ in OPTIMIZERS:
         owner = getattr(sys.modules.get(module), name, None)
-        if not isinstance(owner, type):
-            continue
-        if module == _SCALED:  # these unscale first, and 65504 / scale looks like any number
-            method, make = "get_unscaled_gradients", check.unscales
-        else:
-            make = check.applies
-        if method in vars(owner):
+        # These unscale first, and 65504 / scale looks like any number.
+        if module == _SCALED and "get_unscaled_gradients" in vars(owner or object):
             try:
-                undo.append(patch(owner, method, make))
+                undo.append(patch(owner, "get_unscaled_gradients", check.unscales))
             except Exception as error:
-                failed(f"{name}.{method}", error)
+                failed(f"{name}.get_unscaled_gradients", error)
     loop.updated = (*loop.updated, check.look)
     return undo
 
@@ -76,6 +72,7 @@ class _Check:
     def stop(self) -> None:
         """Count no more; graphs that were traced meanwhile go on counting unseen."""
         self._live = False
+        self.loop.check = None
         self.loop.updated = tuple(one for one in self.loop.updated if one != self.look)
 
     # In the graph

@@ -51,6 +51,8 @@ class Loop:
         """Called after each update."""
         self.phases: Any = None
         """What asks for times inside of graphs."""
+        self.check: Any = None
+        """What looks at gradients before they are applied."""
         self.call_began = self.call_ended = 0
         """When the newest call that trains began and ended; zeros where it was traced as well."""
         self.outermost_trace: object = None

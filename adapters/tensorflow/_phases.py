@@ -188,7 +188,8 @@ class _Phases:
 
         def at(place: int) -> int | None:
             time_ns = int(raw[place] * 1e9) - offset
-            return time_ns if begin - 1000 <= time_ns <= end + 1000 else None
+            inside = begin - 1000 <= time_ns <= end + 1000  # the graph's clock counts in µs
+            return min(max(time_ns, begin), end) if inside else None
 
         data, loss = at(_DATA), at(_LOSS)
         calls = self._times_of_calls(at)
