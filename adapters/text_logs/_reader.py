@@ -20,6 +20,10 @@ __all__ = ["LogReader", "is_nccl"]
 
 _EFFECTS = re.compile(r"ChildFailedError|SignalException|KeyboardInterrupt$|SystemExit$|BrokenPipe")
 _SUMMARY = ("Failures:", "Root Cause (first observed failure):")
+_LATE_NS = 60_000_000_000
+_TRACEBACK = "Traceback (most recent call last)"
+_ORDINARY = ("benign", "note", "start", "options", "world", "logged")
+"""Roles of messages that are no failure."""
 _OUT_OF_MEMORY = re.compile(r"(?:^|\.)MemoryError$|OutOfMemoryError$")
 
 
@@ -42,6 +46,8 @@ class _File:
     dates: Dates
     summary: Summary = field(default_factory=Summary)
     dead: set[int] = field(default_factory=set)
+    died_ns: int | None = None
+    """When the last of them had ended, if that was said."""
     """Ranks that a summary in this file said had ended."""
     offset: int | None = None
     """Global rank minus local rank, where the file shows both."""
@@ -97,6 +103,16 @@ class LogReader:
             job = self.jobs[file.attempt] = Job(file.attempt)
         return job
 
+    def _is_news(self, file: _File, who: int, tag: Tagged) -> bool:
+        """Whether a line is more than what a launcher passes on late of a rank that has ended."""
+        time_ns = file.dates.unix_ns(tag.stamp, who) if tag.stamp is not None else None
+        if time_ns is not None and file.died_ns is not None:
+            return time_ns > file.died_ns + _LATE_NS
+        hit = self.table.find(tag.body)
+        return tag.body.startswith(_TRACEBACK) or (
+            hit is not None and hit.row.role not in _ORDINARY
+        )
+
     def _line(self, file: _File, number: int, text: str) -> None:
         job = self._job(file)
         if file.summary.inside or text.rstrip().endswith(_SUMMARY):
@@ -108,8 +124,8 @@ class LogReader:
                 return
         tag = tagged(text)
         who = self._who(job, file, tag)
-        if isinstance(who, int) and who in file.dead:
-            file.attempt += 1  # a rank that had ended writes again: another job in the same file
+        if isinstance(who, int) and who in file.dead and self._is_news(file, who, tag):
+            file.attempt += 1  # a rank that had ended fails again: another job in the same file
             file.dead.clear()
             job = self._job(file)
         log = job.log(who)
@@ -134,7 +150,7 @@ class LogReader:
             file.attempt += 1
             file.dead.clear()
             job = self._job(file)
-        ordinary = hit.row.role in ("benign", "note", "start", "options", "world", "logged")
+        ordinary = hit.row.role in _ORDINARY
         job.log(who).saw(line, ordinary)
         job.told(who, hit, line, tag.host)
 
@@ -197,6 +213,7 @@ class LogReader:
         self._told_error(job, ended)
         if ended.rank is not None:
             file.dead.add(ended.rank)
+            file.died_ns = ended.time_ns or file.died_ns
             if ended.local is not None:
                 file.offset = ended.rank - ended.local
 
