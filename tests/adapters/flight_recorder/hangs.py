@@ -23,7 +23,7 @@ RECORDER: Any = _distributed_c10d
 
 def dump(folder: Path, rank: int) -> None:
     for look in ("first", "second"):
-        time.sleep(2.0)
+        time.sleep(4.0)
         for kind in ("pickle", "json"):
             place = folder / kind / look
             place.mkdir(parents=True, exist_ok=True)
