@@ -61,9 +61,16 @@ def hang(kind: str, folder: Path, ranks: int = 3) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", ["pickle", "json"])
 def test_a_hang_is_told_from_real_dumps_of_gloo(tmp_path: Path, format_: str) -> None:
-    hang("missing", tmp_path)
-    assert hangs(verdict(tmp_path / format_)) == [("hang.missing_rank", (1,), "proven")]
-    once = verdict(tmp_path / format_ / "second")
+    """On a busy machine a dump may be from before the others came: then nobody is accused."""
+    for turn in range(4):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        hang("missing", folder)
+        twice, once = (verdict(folder / format_ / look) for look in ("", "second"))
+        assert all(set(ranks) <= {1} for _, ranks, _ in (*hangs(twice), *hangs(once)))
+        if hangs(twice) and hangs(once):
+            break
+    assert hangs(twice) == [("hang.missing_rank", (1,), "proven")]
     assert hangs(once) == [("hang.missing_rank", (1,), "likely")]
     if format_ == "pickle":
         (frame,) = once.findings[0].evidence["last_frames"].values()
