@@ -51,9 +51,13 @@ def test_a_directory_that_is_no_run(call: Call, tmp_path: Path, command: str) ->
 
 def test_a_file_is_no_run(call: Call, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused = call("analyze", tmp_path / "file")
-    assert refused.code == 2
-    assert "a file, not a run directory" in refused.line
+    for command, words in (
+        ("analyze", "neither a run directory nor a file of a known kind"),
+        ("compact", "a file, not a run directory"),
+    ):
+        refused = call(command, tmp_path / "file")
+        assert refused.code == 2
+        assert words in refused.line
 
 
 def test_a_folder_of_runs_names_them(call: Call, tmp_path: Path) -> None:

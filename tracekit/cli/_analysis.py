@@ -18,7 +18,7 @@ from tracekit.cli._output import write_result
 from tracekit.cli._run_logs import add_launcher_logs
 from tracekit.cli._terminal import tell
 from tracekit.cli._windows import adopt_windows
-from tracekit.errors import MissingDependency, TracekitError
+from tracekit.errors import InputError, MissingDependency, TracekitError
 from tracekit.findings import Severity
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def _all_analyzed(
     for path in paths:
         if path.exists() and not is_run(path) and look_into([path]).found.by_kind:
             foreign.append(path)
+        elif path.is_file():
+            yield InputError(path, "neither a run directory nor a file of a known kind")
         else:
             yield _analyzed(path, options)
     if foreign:
