@@ -228,6 +228,21 @@ def test_who_fails_by_itself_is_asked_itself_and_else_who_killed_it(signal: int,
     assert word in str(finding.advice[0])
 
 
+def test_of_those_that_vanished_the_one_that_did_not_wait_is_named_whoever_was_seen_last() -> None:
+    run = trained()
+    run.die(1, others={"state": "exit", "code": 1})
+    for fact in run.facts:
+        if fact["rank"] == 3 and fact["name"] == "end_state":
+            fact.update(value='{"state": "vanished"}', time_ns=None)
+        elif fact["rank"] == 3 and fact["name"] == "heartbeat":
+            fact["value"] = str(run.now[1] - 900_000_000)
+    for row in run.spans:
+        if row["rank"] == 3 and row["is_open"]:
+            row["duration_ns"] = min(row["duration_ns"], run.now[1] - 500_000 - row["start_ns"])
+    finding = first(verdict(run))
+    assert (finding.id, finding.ranks) == ("crash.vanished", (1,))
+
+
 def test_without_the_launcher_s_word_a_rank_has_vanished() -> None:
     run = trained()
     run.die(1, others={"state": "exit", "code": 1})

@@ -148,7 +148,11 @@ class End:
             return {_TERM: 9, _ABORT: 4}.get(self.signal or 0, 0)
         if self.error and _BY_PEERS.search(self.error):
             return 8
-        return 1 if self.state == "exception" else 2
+        if self.state == "exception":
+            return 1
+        # Who vanished while it waited for others was perhaps ended because of them. The last
+        # instants that are known of the vanished are a second apart, so their order says little.
+        return 3 if self.waits_in else 2
 
 
 def read_ends(engine: Engine, seen: Overview, facts: Facts) -> dict[int, End]:
