@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tracekit.findings._mark import mark as _
+
 __all__ = ["LOG_WORDS"]
-
-
-def _(text: str) -> str:
-    """Mark a text for xgettext."""
-    return text
 
 
 LOG_WORDS: Mapping[str, str] = {

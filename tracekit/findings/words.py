@@ -14,15 +14,11 @@ from typing import Any
 
 from tracekit.findings._dump_words import DUMP_WORDS
 from tracekit.findings._log_words import LOG_WORDS
-from tracekit.findings._more_words import MORE_WORDS
+from tracekit.findings._mark import mark as _
 from tracekit.findings._network_words import NETWORK_WORDS
+from tracekit.findings._training_words import TRAINING_WORDS
 
 __all__ = ["WORDS", "Words", "say", "translator"]
-
-
-def _(text: str) -> str:
-    """Mark a text for xgettext."""
-    return text
 
 
 WORDS: Mapping[str, str] = {
@@ -363,7 +359,7 @@ WORDS: Mapping[str, str] = {
     "ranks.many": _("ranks {listed}"),
     **LOG_WORDS,
     **DUMP_WORDS,
-    **MORE_WORDS,
+    **TRAINING_WORDS,
     **NETWORK_WORDS,
 }
 """Every template by its key."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["MORE_WORDS"]
+from tracekit.findings._mark import mark as _
+
+__all__ = ["TRAINING_WORDS"]
 
 
-def _(text: str) -> str:
-    """Mark a text for xgettext."""
-    return text
-
-
-MORE_WORDS: Mapping[str, str] = {
+TRAINING_WORDS: Mapping[str, str] = {
     # The cluster
     "config.tf_config.invalid": _("TF_CONFIG of {ranks} cannot be used: {error}"),
     "cluster.index": _("it says {job} {index}, and the cluster has {count} of these"),
