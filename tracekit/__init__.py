@@ -8,7 +8,7 @@ from tracekit.recorder import as_rank, event, fact, span, step
 from tracekit.session import start, stop
 
 if TYPE_CHECKING:
-    from tracekit.analysis.stragglers import find_stragglers as find_stragglers
+    from tracekit.analysis.slow.stragglers import find_stragglers as find_stragglers
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "find_stragglers":
-        from tracekit.analysis.stragglers import find_stragglers
+        from tracekit.analysis.slow.stragglers import find_stragglers
 
         return find_stragglers
     raise AttributeError(f"module 'tracekit' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.analysis import Analysis, analyze
-from tracekit.analysis._lines import Bounds, middle
+from tracekit.analysis.basis._lines import Bounds, middle
 from tracekit.model import Correction
 from tracekit.testing.builder import RunBuilder
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tracekit
-from tracekit.analysis.stragglers import find_stragglers, sign_test
+from tracekit.analysis.slow.stragglers import find_stragglers, sign_test
 
 
 def test_four_times_the_work_is_named_by_both_rules() -> None:

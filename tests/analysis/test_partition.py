@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.analysis.oracle import CLASSES, Span, partition
 from tests.analysis.runs import LENGTH, RANKS, runs, tables_of
+from tracekit.analysis.basis.tables import Tables, overview
 from tracekit.analysis.collect import collect
 from tracekit.analysis.options import Options
-from tracekit.analysis.tables import Tables, overview
 from tracekit.dataset.engine import DuckDB
 from tracekit.testing import RunBuilder
 

@@ -46,6 +46,6 @@ def test_what_only_one_engine_knows_is_found(text: str, what: str) -> None:
 
 
 def test_every_query_is_asked() -> None:
-    asked = "".join(path.read_text() for path in FOLDER.parent.glob("*.py"))
+    asked = "".join(path.read_text() for path in FOLDER.parent.rglob("*.py"))
     unused = [path.stem for path in FILES if f'"{path.stem}"' not in asked]
     assert unused == []

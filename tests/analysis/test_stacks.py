@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracekit.analysis.stacks import differ, is_users, user_frame
+from tracekit.analysis.post_mortem.stacks import differ, is_users, user_frame
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracekit.analysis.options import Options as Options
     from tracekit.analysis.pipeline import analyze as analyze
-    from tracekit.analysis.stragglers import find_stragglers as find_stragglers
+    from tracekit.analysis.slow.stragglers import find_stragglers as find_stragglers
     from tracekit.findings.result import Analysis as Analysis
 
 __all__ = ["Analysis", "Options", "analyze", "find_stragglers"]
@@ -19,7 +19,7 @@ _HOMES = {
     "Analysis": "tracekit.findings.result",
     "Options": "tracekit.analysis.options",
     "analyze": "tracekit.analysis.pipeline",
-    "find_stragglers": "tracekit.analysis.stragglers",
+    "find_stragglers": "tracekit.analysis.slow.stragglers",
 }
 
 

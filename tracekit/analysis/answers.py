@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.analysis.deaths import Mortem, waiting_words
-from tracekit.analysis.facts import Facts
-from tracekit.analysis.judge import Judgement
-from tracekit.analysis.peers import Peers
-from tracekit.analysis.steps import Steps
-from tracekit.analysis.tables import Tables
-from tracekit.findings import Words, say
+from tracekit.analysis.basis.facts import Facts
+from tracekit.analysis.basis.steps import Steps
+from tracekit.analysis.basis.tables import Tables
+from tracekit.analysis.post_mortem.deaths import Mortem
+from tracekit.analysis.roles.peers import Peers
+from tracekit.analysis.slow.judge import Judgement
+from tracekit.findings import Words, say, waiting_words
 from tracekit.findings.result import Questions, Shares
 
 __all__ = ["answers"]

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.analysis.clocks import put_on_one_clock
+from tracekit.analysis.basis.clocks import put_on_one_clock
+from tracekit.analysis.basis.tables import PER_STEP, Floats, Group, Ints, Overview, Tables
 from tracekit.analysis.options import Options
-from tracekit.analysis.peers import Peers
 from tracekit.analysis.queries import query
-from tracekit.analysis.tables import PER_STEP, Floats, Group, Ints, Overview, Tables
+from tracekit.analysis.roles.peers import Peers
 from tracekit.dataset.engine import Engine
 from tracekit.model import DIRECTION_OF_OP, Correction
 

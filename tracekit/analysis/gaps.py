@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracekit.analysis.deaths import ranks_words
-from tracekit.analysis.steps import Steps
-from tracekit.analysis.tables import Tables
-from tracekit.findings import Certainty, Finding, Severity, say
+from tracekit.analysis.basis.steps import Steps
+from tracekit.analysis.basis.tables import Tables
+from tracekit.findings import Certainty, Finding, Severity, ranks_words, say
 from tracekit.findings.result import Clock, CoverageSummary, RunSummary
 
 __all__ = ["clock_findings", "gap_findings"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.facts import Facts
+from tracekit.analysis.basis.facts import Facts
+from tracekit.analysis.basis.steps import Steps
+from tracekit.analysis.basis.tables import Overview, Tables
 from tracekit.analysis.options import Options
-from tracekit.analysis.steps import Steps
-from tracekit.analysis.tables import Overview, Tables
 from tracekit.findings.result import Overhead
 
 __all__ = ["overhead"]

@@ -7,33 +7,28 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from tracekit.analysis.answers import answers
-from tracekit.analysis.checkpoints import checkpoint_findings
-from tracekit.analysis.clocks import align
-from tracekit.analysis.cluster import cluster_findings
+from tracekit.analysis.basis.clocks import align
+from tracekit.analysis.basis.ends import End, read_ends
+from tracekit.analysis.basis.facts import Facts, read_facts, with_facts
+from tracekit.analysis.basis.sampling import looked_into
+from tracekit.analysis.basis.steps import Steps, choose_steps
+from tracekit.analysis.basis.tables import Overview, Tables, overview
 from tracekit.analysis.collect import collect
-from tracekit.analysis.deaths import Mortem, post_mortem
-from tracekit.analysis.dump_findings import with_dumps
-from tracekit.analysis.ends import End, read_ends
-from tracekit.analysis.facts import Facts, read_facts, with_facts
-from tracekit.analysis.first_errors import judge_logs
 from tracekit.analysis.gaps import clock_findings, gap_findings
-from tracekit.analysis.inputs import input_findings
-from tracekit.analysis.judge import judge
-from tracekit.analysis.logs import Logs, read_logs, with_logs
-from tracekit.analysis.network import network_findings, symptom_of
-from tracekit.analysis.network_facts import with_network
-from tracekit.analysis.numerics import numeric_findings
+from tracekit.analysis.network.facts import with_network
+from tracekit.analysis.network.verdicts import network_findings, symptom_of
 from tracekit.analysis.options import Options
 from tracekit.analysis.overhead import overhead
-from tracekit.analysis.peers import Peers, find_peers
+from tracekit.analysis.post_mortem.deaths import Mortem, post_mortem
+from tracekit.analysis.post_mortem.dump_findings import with_dumps
+from tracekit.analysis.post_mortem.first_errors import judge_logs
+from tracekit.analysis.post_mortem.logs import Logs, read_logs, with_logs
 from tracekit.analysis.record import Record
-from tracekit.analysis.reductions import reduction_findings
-from tracekit.analysis.replicas import replica_findings
-from tracekit.analysis.sampling import looked_into
-from tracekit.analysis.setup import setup_of
-from tracekit.analysis.share_verdicts import share_findings
-from tracekit.analysis.starts import start_findings
-from tracekit.analysis.steps import Steps, choose_steps
+from tracekit.analysis.roles.peers import Peers, find_peers
+from tracekit.analysis.roles.traffic import read_traffic
+from tracekit.analysis.slow.judge import judge
+from tracekit.analysis.slow.share_verdicts import share_findings
+from tracekit.analysis.slow.verdicts import straggler_findings, straggler_summaries
 from tracekit.analysis.summaries import (
     rank_summaries,
     samples_per_second,
@@ -42,9 +37,14 @@ from tracekit.analysis.summaries import (
     summarize_collectives,
     what_if,
 )
-from tracekit.analysis.tables import Overview, Tables, overview
-from tracekit.analysis.traffic import read_traffic
-from tracekit.analysis.verdicts import straggler_findings, straggler_summaries
+from tracekit.analysis.wrong.checkpoints import checkpoint_findings
+from tracekit.analysis.wrong.cluster import cluster_findings
+from tracekit.analysis.wrong.inputs import input_findings
+from tracekit.analysis.wrong.numerics import numeric_findings
+from tracekit.analysis.wrong.reductions import reduction_findings
+from tracekit.analysis.wrong.replicas import replica_findings
+from tracekit.analysis.wrong.setup import setup_of
+from tracekit.analysis.wrong.starts import start_findings
 from tracekit.dataset.coverage import Coverage
 from tracekit.dataset.engine import Engine
 from tracekit.findings import Certainty, Finding, Severity, say

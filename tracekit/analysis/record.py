@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracekit.analysis.ends import End
-from tracekit.analysis.facts import Facts
+from tracekit.analysis.basis.ends import End
+from tracekit.analysis.basis.facts import Facts
 from tracekit.analysis.options import Options
-from tracekit.analysis.peers import Peers
+from tracekit.analysis.roles.peers import Peers
 from tracekit.dataset.engine import Engine
 from tracekit.findings.result import CoverageSummary, RunSummary
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.facts import Facts
-from tracekit.analysis.judge import Judgement
-from tracekit.analysis.peers import Peers
-from tracekit.analysis.steps import Steps
-from tracekit.analysis.tables import CLASSES, PHASES, Group, Tables
+from tracekit.analysis.basis.facts import Facts
+from tracekit.analysis.basis.steps import Steps
+from tracekit.analysis.basis.tables import CLASSES, PHASES, Group, Tables
+from tracekit.analysis.roles.peers import Peers
+from tracekit.analysis.slow.judge import Judgement
 from tracekit.findings.result import (
     CollectiveSummary,
     Mended,

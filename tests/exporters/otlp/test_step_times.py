@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.analysis.oracle import Span, partition
 from tests.analysis.runs import LENGTH, RANKS, STEPS, runs, tables_of
+from tracekit.analysis.basis.tables import overview
 from tracekit.analysis.collect import collect
 from tracekit.analysis.options import Options
-from tracekit.analysis.tables import overview
 from tracekit.exporters._metrics.step_times import step_times
 from tracekit.model import CLASSES
 from tracekit.testing import RunBuilder

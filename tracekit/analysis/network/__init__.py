@@ -1,0 +1,1 @@
+"""What logs of the communication library tell of the network, and what measurements confirm."""

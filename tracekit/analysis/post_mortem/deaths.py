@@ -1,0 +1,321 @@
+"""Findings about hangs and crashes: causes, never their effects."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracekit.analysis.basis.ends import End, Open, first_death
+from tracekit.analysis.basis.facts import Facts
+from tracekit.analysis.options import Options
+from tracekit.analysis.post_mortem.saves import UnmetSave, find_unmet_save
+from tracekit.analysis.post_mortem.stalls import Culprit, Stall, find_stall, is_busy
+from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
+
+__all__ = ["Mortem", "post_mortem"]
+
+_TERM = 15
+_TOLD = ("launcher", "pidfd")
+_OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
+"""Signals that a process gets by what it does itself, and hardly ever from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mortem:
+    """What became of the job: hang, oom, crash or None, and the findings about it."""
+
+    symptom: str | None
+    findings: tuple[Finding, ...] = ()
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    call: Words | None = None
+    opened: Open | None = None
+    phase: str | None = None
+    """Where the job was, if something else than its steps tells."""
+
+
+def post_mortem(
+    ends: Mapping[int, End], facts: Facts, median_step_ns: float | None, options: Options
+) -> Mortem:
+    """Tell a hang from a crash, and the cause of either from its effects."""
+    death = first_death(ends, options)
+    stall = find_stall(ends, facts, median_step_ns, options)
+    save = find_unmet_save(ends, facts, median_step_ns, options)
+    missed = save is not None and save.certainty is Certainty.PROVEN
+    if stall is not None and not missed:
+        return _hang(stall, ends, facts, options)
+    if save is not None:
+        return _unmet(save, ends)
+    if death is not None:
+        return _crash(death, ends, facts, options)
+    return Mortem(None)
+
+
+# Hangs
+
+
+def _hang(stall: Stall, ends: Mapping[int, End], facts: Facts, options: Options) -> Mortem:
+    call = call_words(stall.call, facts)
+    waiting = ranks_words(stall.waiting)
+    evidence = {
+        "collective": _call_evidence(stall.call),
+        "waiting_ranks": list(stall.waiting),
+        "missing_ranks": list(stall.missing),
+        "waiting_since_ns": stall.since_ns,
+        "seconds": round(stall.seconds, 3),
+    }
+    lost = stall.seconds * 1e3
+    if stall.kind == "missing" and stall.culprits:
+        findings = tuple(
+            _missing(culprit, stall, ends, facts, evidence, call) for culprit in stall.culprits
+        )
+    elif stall.kind == "missing":
+        findings = (
+            Finding(
+                "hang.missing_rank", Severity.CRITICAL, Certainty.CANNOT_TELL,
+                say("hang.all_in", call=call, seconds=stall.seconds), lost_ms=lost,
+                evidence=evidence, advice=(say("advice.network"),),
+            ),
+        )  # fmt: skip
+    else:
+        others = "; ".join(
+            say("hang.other", rank=rank, call=call_words(other, facts))
+            for rank, other in sorted(stall.others.items())
+        )
+        evidence["others"] = {str(r): _call_evidence(o) for r, o in stall.others.items()}
+        findings = (
+            Finding(
+                f"hang.{stall.kind}", Severity.CRITICAL, Certainty.PROVEN,
+                say(f"hang.{stall.kind}", waiting=waiting, call=call, others=others),
+                ranks=tuple(sorted({*stall.waiting, *stall.others})), lost_ms=lost,
+                evidence=evidence, advice=(say("advice.branch"),),
+            ),
+        )  # fmt: skip
+    culprits = tuple(culprit.rank for culprit in stall.culprits)
+    return Mortem("hang", findings, culprits, stall.waiting, call, stall.call)
+
+
+def _missing(
+    culprit: Culprit,
+    stall: Stall,
+    ends: Mapping[int, End],
+    facts: Facts,
+    evidence: Mapping[str, object],
+    call: Words,
+) -> Finding:
+    of = facts.of(culprit.rank)
+    end = ends.get(culprit.rank)
+    values: dict[str, object] = {
+        "rank": culprit.rank,
+        "host": of.host or "its host",
+        "pid": of.identity.get("pid", "PID"),
+        "wchan": culprit.wchan or "unknown",
+    }
+    kind = "missing_rank"
+    keys: tuple[str, ...] = ("stack",)
+    if culprit.state == "stopped":
+        kind, keys = "stopped", ("continue",)
+    elif culprit.state == "gil":
+        kind, keys = "gil", ("gil",)
+    elif culprit.state == "disk":
+        keys = ("disk", "stack")
+    elif is_busy(culprit):
+        kind = "busy_rank"
+    if end is not None and end.state not in ("running", "stopped"):  # nothing to look at any more
+        keys = ("code_there",) if culprit.frame else ("again",)
+        values["frame"] = culprit.frame
+    known = end is not None and (end.opened or end.last_span is not None)
+    return Finding(
+        f"hang.{kind}",
+        Severity.CRITICAL,
+        Certainty.PROVEN if known else Certainty.LIKELY,
+        say(
+            f"hang.{kind}", rank=culprit.rank, call=call, waiting=waiting_words(stall.waiting),
+            seconds=stall.seconds,
+            doing=_doing(culprit, end),
+        ),
+        ranks=(culprit.rank,),
+        lost_ms=stall.seconds * 1e3,
+        evidence={
+            **evidence,
+            "state": culprit.state,
+            "inside": culprit.inside.name if culprit.inside else None,
+            "step": culprit.inside.step if culprit.inside else None,
+            "since_ns": culprit.since_ns,
+            "user_frame": culprit.frame,
+            "innermost_frame": culprit.deepest,
+            "wchan": culprit.wchan,
+            "looks": culprit.looks,
+            "last_span": end.last_span if end else None,
+        },
+        advice=tuple(say(f"advice.{key}", **values) for key in keys),
+    )  # fmt: skip
+
+
+def _unmet(save: UnmetSave, ends: Mapping[int, End]) -> Mortem:
+    """A save that some are in and others are not, without any collective that shows it."""
+    call = say("call.save", name=save.opened.name)
+    first = save.culprits[0]
+    busy = save.kind == "busy"
+    others = save.outside if busy else save.inside
+    finding = Finding(
+        "hang.busy_rank" if busy else "hang.missing_rank",
+        Severity.CRITICAL,
+        save.certainty,
+        say(
+            f"hang.save.{save.kind}", ranks=ranks_words([one.rank for one in save.culprits]),
+            name=save.opened.name, others=ranks_words(others), waiting=waiting_words(others),
+            seconds=save.seconds, doing=_doing(first, ends.get(first.rank)),
+        ),
+        ranks=tuple(one.rank for one in save.culprits),
+        lost_ms=save.seconds * 1e3,
+        evidence={
+            "save": save.opened.name,
+            "waiting_ranks": list(others),
+            "inside_ranks": list(save.inside),
+            "outside_ranks": list(save.outside),
+            "saves_before": save.before,
+            "since_ns": save.since_ns,
+            "seconds": round(save.seconds, 3),
+            "state": first.state,
+            "inside": first.inside.name if first.inside else None,
+            "user_frame": first.frame,
+        },
+        advice=(say("advice.save.slow" if busy else "advice.save.all"),),
+    )  # fmt: skip
+    culprits = () if save.kind == "unsure" else finding.ranks
+    return Mortem("hang", (finding,), culprits, others, call, save.opened)
+
+
+def _doing(culprit: Culprit, end: End | None) -> Words:
+    """What a rank that did not come is doing, since when."""
+    now = end.time_ns if end else 0
+    inside = culprit.inside
+    if inside is not None and inside.kind != "step":
+        values = {"name": inside.name, "seconds": (now - inside.start_ns) / 1e9}
+        key = "doing.in"
+    elif end is not None and end.last_span is not None and end.last_end_ns is not None:
+        values = {"name": end.last_span, "seconds": max(0.0, (now - end.last_end_ns) / 1e9)}
+        key = "doing.last"
+    else:
+        return say("doing.nothing")
+    if culprit.frame:
+        key = "doing.frame" if key == "doing.in" else "doing.last_frame"
+        values["frame"] = culprit.frame
+    return say(key, **values)
+
+
+# Crashes
+
+
+def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) -> Mortem:
+    bad = [end for end in ends.values() if end.is_bad]
+    everyone = len(bad) == len(ends) and len(ends) > 1
+    if everyone and all(end.signal == _TERM for end in bad):
+        return Mortem("crash", (_ended(bad),))
+    of = facts.of(death.rank)
+    where = {"host": of.host or "its host", "pid": of.identity.get("pid", "PID")}
+    inside = _inside(death)
+    victims = sorted(end.rank for end in bad if end.rank != death.rank)
+    told = say("crash.victims", ranks=ranks_words(victims)) if victims else say("crash.no_victims")
+    waiting = tuple(r for r, end in ends.items() if end.waits_in and r != death.rank)
+    evidence = {
+        "state": death.state,
+        "signal": death.signal,
+        "code": death.code,
+        "source": death.source,
+        "error": death.error,
+        "frame": death.frame,
+        "time_ns": death.time_ns,
+        "inside": death.inside.name if death.inside else None,
+        "step": death.inside.step if death.inside else death.last_step,
+        "last_span": death.last_span,
+        "victims": victims,
+        "waiting_ranks": list(waiting),
+    }
+    symptom = "crash"
+    if death.out_of_memory:
+        symptom, id_ = "oom", "crash.oom"
+        title = say(id_, rank=death.rank, inside=inside, error=death.error, victims=told)
+        certainty, advice = Certainty.PROVEN, [say("advice.oom")]
+    elif death.state == "signal" and death.signal and death.source in _TOLD:
+        id_ = "crash.killed"
+        name = _signal_name(death.signal)
+        title = say(
+            id_, rank=death.rank, signal=death.signal, name=name, inside=inside,
+            source=say(f"source.{death.source}"), victims=told,
+        )  # fmt: skip
+        by_itself = name in _OWN_FAILURES
+        advice = [say("advice.aborted") if by_itself else say("advice.killed", **where)]
+        certainty = Certainty.PROVEN
+    elif death.state == "exception":
+        id_ = "crash.error"
+        error = death.error or "an error"
+        title = say(id_, rank=death.rank, error=error, inside=inside, victims=told)
+        certainty = Certainty.PROVEN if death.blame() < 8 else Certainty.LIKELY
+        advice = [say("advice.error")] if victims else []
+    elif death.state == "exit":
+        id_ = "crash.error"
+        title = say("crash.exit", rank=death.rank, code=death.code, inside=inside, victims=told)
+        certainty, advice = Certainty.LIKELY, [say("advice.vanished", **where)]
+    else:
+        id_ = "crash.vanished"
+        title = say(id_, rank=death.rank, inside=inside, victims=told)
+        certainty, advice = Certainty.CANNOT_TELL, [say("advice.vanished", **where)]
+    found = Finding(
+        id_, Severity.CRITICAL, certainty, title, ranks=(death.rank,), evidence=evidence,
+        advice=tuple(advice),
+    )  # fmt: skip
+    return Mortem(symptom, (found,), (death.rank,), waiting)
+
+
+def _ended(bad: Sequence[End]) -> Finding:
+    first = min(bad, key=lambda end: end.time_ns)
+    return Finding(
+        "crash.killed",
+        Severity.WARNING,
+        Certainty.LIKELY,
+        say("crash.ended", signal=_TERM, name=_signal_name(_TERM)),
+        ranks=tuple(sorted(end.rank for end in bad)),
+        evidence={"signal": _TERM, "source": first.source, "time_ns": first.time_ns},
+        advice=(say("advice.ended"),),
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def _inside(end: End) -> Words:
+    """What a rank was in the middle of."""
+    inside = end.inside
+    if inside is not None and inside.kind != "step":
+        if inside.step is None:
+            return say("inside.stepless", name=inside.name)
+        return say("inside", name=inside.name, step=inside.step)
+    if end.last_span is not None:
+        step = inside.step if inside is not None else end.last_step
+        if step is None:
+            return say("inside.stepless", name=end.last_span)
+        return say("inside.after", step=step, name=end.last_span)
+    return say("inside.nothing")
+
+
+# Words for both
+
+
+def call_words(call: Open, facts: Facts) -> Words:
+    """A call as people say it."""
+    if call.pair:
+        other = "anyone" if call.root is None else call.root
+        return say(f"call.{call.op}", rank=other)
+    group = facts.group_names.get(call.group or "") or call.group or "?"
+    return Words("{op} {seq} of group {group}", {"op": call.op, "seq": call.seq, "group": group})
+
+
+def _call_evidence(call: Open) -> dict[str, object]:
+    return {"op": call.op, "group": call.group, "seq": call.seq, "since_ns": call.start_ns}

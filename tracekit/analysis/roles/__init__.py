@@ -1,0 +1,1 @@
+"""Which ranks do the same work, told or inferred from who communicates with whom."""

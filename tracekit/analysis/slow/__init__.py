@@ -1,0 +1,1 @@
+"""Who makes the others wait, since when, because of what."""

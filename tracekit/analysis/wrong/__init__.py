@@ -1,0 +1,1 @@
+"""What is set up or computed wrongly while the training goes on."""
