@@ -40,6 +40,13 @@ def start() -> None:
     tf.profiler.experimental.start(FOLDER)
 
 
+def stop() -> None:
+    # A step returns before the thread of its last collective has noted that collective's end, and
+    # what has no end when the profiler stops is not in the profile.
+    time.sleep(0.2)
+    tf.profiler.experimental.stop()
+
+
 def fit(model: Any) -> None:
     class Window(tf_keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -51,7 +58,7 @@ def fit(model: Any) -> None:
             if FIRST <= batch <= LAST:
                 marks.append([batch, self.began, time.time_ns()])
             if batch == LAST:
-                tf.profiler.experimental.stop()
+                stop()
 
     model.compile(tf_keras.optimizers.SGD(0.01), loss="mse")
     model.fit(data(), epochs=1, steps_per_epoch=LAST + 3, callbacks=[Window()], verbose=0)
@@ -83,7 +90,7 @@ def custom(model: Any, optimizer: Any) -> None:
         if FIRST <= number <= LAST:
             marks.append([number, began, time.time_ns()])
         if number == LAST:
-            tf.profiler.experimental.stop()
+            stop()
 
 
 with strategy.scope():
