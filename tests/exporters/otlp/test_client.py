@@ -19,12 +19,6 @@ BUSY = Reply(503)
 
 
 @pytest.fixture
-def server() -> Iterator[OtlpServer]:
-    with OtlpServer() as server:
-        yield server
-
-
-@pytest.fixture
 def client(server: OtlpServer) -> Iterator[Client]:
     client = connect(read_settings("traces", {}, endpoint=server.endpoint), "traces")
     yield client

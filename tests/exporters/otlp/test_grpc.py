@@ -16,7 +16,7 @@ import pytest
 
 grpc = pytest.importorskip("grpc")
 
-from tests.exporters.otlp.certificates import Certificates, make_certificates  # noqa: E402
+from tests.exporters.otlp.certificates import Certificates  # noqa: E402
 from tests.exporters.otlp.server import partial, request  # noqa: E402
 from tests.exporters.otlp.statuses import delay, status_bytes  # noqa: E402
 from tracekit.exporters._otlp.client import Answer, Client, connect, deliver  # noqa: E402
@@ -103,11 +103,6 @@ def serve() -> Iterator[Serve]:
     for server in servers:
         server.stop(None).wait(10)
     workers.shutdown()
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +23,6 @@ from tracekit.testing import RunBuilder
 
 TYPES = ("gauge", "sum", "histogram")
 Points = dict[tuple[Any, ...], Any]
-
-
-@pytest.fixture
-def server() -> Iterator[OtlpServer]:
-    with OtlpServer() as server:
-        yield server
 
 
 def read(server: OtlpServer, **variables: str) -> MetricSettings:

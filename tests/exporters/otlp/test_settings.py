@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from tests.exporters.otlp.certificates import Certificates, make_certificates
+from tests.exporters.otlp.certificates import Certificates
 from tracekit.errors import MissingDependency, UsageError
 from tracekit.exporters._otlp.settings import (
     Settings,
@@ -21,11 +21,6 @@ from tracekit.exporters._otlp.settings import (
 )
 
 GRPC = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 def read(signal: Signal = "traces", /, **settings: str) -> Settings:
