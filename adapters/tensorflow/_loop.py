@@ -83,8 +83,6 @@ class Loop:
             self.windows.before(number)
         rec.begin_step(number)
         self._open = True
-        if self.windows is not None:
-            self.windows.after(number)
 
     @guarded("step")
     def end_step(self, error: bool = False) -> None:
@@ -98,7 +96,6 @@ class Loop:
         """An update is done in a step that the user marks: the next one may be a window's."""
         number = self.recorder.step
         if self.windows is not None and number is not None:
-            self.windows.after(number)
             self.windows.before(number + 1)
 
     def _updates(self) -> None:

@@ -35,6 +35,10 @@ _STARTS = (
     "tensorflow._api.v2.compat.v2.profiler.experimental",
 )
 _MOST_FAILURES = 3
+_SETTLE_S = 0.005
+"""A call returns before the threads of its collectives have noted their ends; what has none when
+the profiler stops is not in the profile. A window ends one step late for that; where none follows
+it waits."""
 _SPAN = recorder.span_type("profile_window", "io")
 
 
@@ -92,28 +96,25 @@ class Windows:
 
     @guarded("profile window")
     def before(self, step: int) -> None:
-        """The step begins: a window does where its turn has come."""
+        """The step is about to begin: a window that had its steps, and one more, ends; one whose
+        turn has come begins."""
+        if self._folder is not None and step > self._first + self.length:
+            self._stop()
         if self._folder is None and step % self.every == self._offset:
             self._start(step)
-
-    @guarded("profile window")
-    def after(self, step: int) -> None:
-        """The step has begun: a window that had its steps ends."""
-        if self._folder is not None and step >= self._first + self.length:
-            self._stop()
 
     @guarded("profile window")
     def give_way(self) -> None:
         """End a window early, as somebody else wants to profile."""
         if self._folder is not None:
-            self._stop()
+            self._stop(_SETTLE_S)
             self._skip(self._first, "the program's own profiler began")
 
     @guarded("profile window")
     def close(self) -> None:
         """End what is open, and put back what was replaced."""
         if self._folder is not None:
-            self._stop()
+            self._stop(_SETTLE_S)
         while self._undo:
             self._undo.pop()()
 
@@ -151,7 +152,7 @@ class Windows:
         except Exception:
             return
 
-    def _stop(self) -> None:
+    def _stop(self, settle_s: float = 0.0) -> None:
         folder, self._folder = self._folder, None
         profiler: Any = sys.modules.get(_MODULE)
         if folder is None:
@@ -159,6 +160,7 @@ class Windows:
         with _SPAN:
             end = recorder.clock()
             try:
+                time.sleep(settle_s)
                 profiler.stop()
                 self._describe(folder, end)
             except Exception as error:
@@ -173,7 +175,7 @@ class Windows:
         steps = [
             [number, start + offset, stop + offset]
             for number, start, stop in self.recorder.ended_steps()
-            if start >= begin and stop <= end
+            if start >= begin and stop <= end and number < self._first + self.length
         ]
         last = steps[-1][0] if steps else self._first
         size = sum(path.stat().st_size for path in folder.rglob("*.xplane.pb"))

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from tracekit.adapters._reading import Intake, Progress
+from tracekit.adapters.xplane._edges import without_cut_calls
 from tracekit.adapters.xplane._profile import Profile, read_profile
 from tracekit.adapters.xplane._rows import Owner, group_name, span_rows
 from tracekit.adapters.xplane._space import looks_like_a_space, open_space
@@ -71,20 +74,23 @@ class XPlaneImporter:
         ]
         world = max([*sizes, *(rank + 1 for rank in ranks.values())], default=0)
         free = dict.fromkeys(ranks.values(), 1)
+        made: list[pa.Table] = []
         for file in files:
             rank = ranks[file.worker]
             progress(f"rank {rank}: {file.path.name}")
             owner = Owner(intake.run_id, intake.attempt, rank, world, free[rank])
-            rows = span_rows(file.profile, file.steps, owner)
+            made.append(span_rows(file.profile, file.steps, owner))
+            free[rank] += len(made[-1])
+        made = without_cut_calls(made, [file.steps for file in files])
+        for file, rows in zip(files, made, strict=True):
             if not len(rows):
                 intake.skip(file.path, "nothing in it that tracekit knows")
                 continue
-            free[rank] += len(rows)
             intake.write("spans", rows, world)
             intake.took(file.path, self.name)
             if not file.steps:
                 intake.note(file.path, "it shows no steps")
-            _facts(file, rank, world, intake)
+            _facts(file, ranks[file.worker], world, intake)
 
 
 def _read(path: Path, intake: Intake) -> Profile | None:
