@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["Rows", "rows_of"]
 
 _FIRST_ID = 1 << 40
 """Span ids of logs lie beyond those of a rank's own journal."""
+_DEVICE = re.compile(r"NET/[^/]{1,64}/(\d{1,4})\b")
+"""Which of the cards a connection uses, by its place among them."""
 _PHASES = ("kernels", "alloc", "bootstrap", "allgathers", "topo", "graphs", "connections", "rest")
 
 
@@ -124,7 +127,8 @@ class _Writer:
 
     def _network(self, process: Process) -> None:
         told = [name for name in process.hcas if not name.startswith("NET/")]
-        cards = [_card(name, process.hcas[name]) for name in (told or process.hcas)]
+        listed = enumerate(told or process.hcas)
+        cards = [_card(index, name, process.hcas[name]) for index, name in listed]
         network = process.network[0] if process.network else None
         nets = {via: n for via, n in process.via.items() if via.startswith("NET/")}
         direct = sum(n for via, n in nets.items() if "/GDRDMA" in via)
@@ -157,6 +161,7 @@ class _Writer:
                     next((process.via_source[via].source for via in nets), None),
                 ),
                 "net_kinds": sorted({via.split("/")[1] for via in nets}),
+                "net_devices": sorted({int(n[1]) for via in nets if (n := _DEVICE.match(via))}),
                 "channels": process.channels,
             },
             at,
@@ -315,10 +320,11 @@ class _Writer:
             self.fact(None, "nccl_mismatch", parted, at)
 
 
-def _card(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _card(index: int, name: str, told: Mapping[str, Any]) -> dict[str, Any]:
     device, _, port = name.rpartition(":")
     speed = told.get("speed_gbs", told.get("topology_gbs"))
     return {
+        "index": index,
         "name": device or name,
         "port": port if device else None,
         "link": told.get("link"),

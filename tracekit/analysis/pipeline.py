@@ -16,6 +16,7 @@ from tracekit.analysis.basis.tables import Overview, Tables, overview
 from tracekit.analysis.collect import collect
 from tracekit.analysis.gaps import clock_findings, gap_findings
 from tracekit.analysis.network.facts import with_network
+from tracekit.analysis.network.links import with_late_ranks
 from tracekit.analysis.network.verdicts import network_findings, symptom_of
 from tracekit.analysis.options import Options
 from tracekit.analysis.overhead import overhead
@@ -131,6 +132,7 @@ def analyze(
     )  # fmt: skip
     for detector in _DETECTORS:
         findings += detector(record)
+    findings = with_late_ranks(findings)
     if seen.first_step is not None or seen.communications:
         findings += clock_findings(clock)
     findings += gap_findings(covered, run, tables, steps, where)

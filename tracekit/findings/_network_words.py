@@ -145,7 +145,21 @@ NETWORK_WORDS: Mapping[str, str] = {
     ),
     "net.gdr.card": _("GPU Direct RDMA is disabled for the network cards of {hosts}"),
     "net.slow_nic": _(
-        "the link of {card} on {host} ({ranks}) came up at {speed}, where the others run at {usual}"
+        "the link of {card}, port {port}, on {host} ({ranks}) came up at {speed}, where the others"
+        " run at {usual}"
+    ),
+    "net.slow_nic.measured": _(
+        "{link}; measured: {test} with it moves at most {best:.3g} GB/s (bus bandwidth, {count}"
+        " pairs), where others reach {usual:.3g}"
+    ),
+    "net.slow_nic.denied": _(
+        "{link}; but measured, {test} with it moves {best:.3g} GB/s as others do ({usual:.3g}): it"
+        " is not what slows the traffic, or no longer"
+    ),
+    "net.slow_nic.open": _("{link}; what {test} measured in pairs neither confirms nor refutes it"),
+    "net.late_link": _(
+        "rank {rank} is {seconds:.1f} s behind the others in its log since “{text}” ({source}), and"
+        " {link}"
     ),
     "net.fewer_cards": _("{hosts} uses {count} network cards, others use {most}"),
     "net.interface": _(
@@ -195,6 +209,11 @@ NETWORK_WORDS: Mapping[str, str] = {
     "advice.net.pairwise": _(
         "run nccl-tests pairwise, {host} with each of some others and these with each other:"
         " mpirun -np 2 -H A,B all_reduce_perf -b 1G -e 1G; give the outputs to tracekit analyze"
+    ),
+    "advice.net.pairwise.exact": _(
+        "measure it in pairs: for p in {pairs}; do mpirun -np 2 -H $p -x NCCL_IB_HCA=={card}:{port}"
+        " all_reduce_perf -b 1G -e 1G -g 1; done > pairs.txt; then tracekit analyze {where}"
+        " pairs.txt"
     ),
     "advice.net.cards": _(
         "see which cards it lost: on {host}, ibstat -l; ls /dev/infiniband; dmesg | grep mlx5"

@@ -37,7 +37,7 @@ class Rank:
         self.lines += ["", f"{self.head} {place} NCCL WARN {message}"]
         return self
 
-    def begin(self, version: str = "2.21.5", network: str = "IB") -> Rank:
+    def begin(self, version: str = "2.21.5", network: str = "IB", cards: int = 2) -> Rank:
         """Bootstrap and network, as far as the beginning of the first communicator."""
         self.info(
             f"Bootstrap : Using eth0:{self.address}<0>",
@@ -45,9 +45,8 @@ class Rank:
             "NET/Plugin: No plugin found (libnccl-net.so)",
         )
         if network == "IB":
-            self.info(
-                f"NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:{self.address}<0>"
-            )
+            listed = " ".join(f"[{card}]mlx5_{card}:1/IB" for card in range(cards))
+            self.info(f"NET/IB : Using {listed} [RO]; OOB eth0:{self.address}<0>")
         else:
             self.info("NET/IB : No device found.", f"NET/Socket : Using [0]eth0:{self.address}<0>")
         return self.info(f"Using network {network}").start()

@@ -389,7 +389,7 @@ def test_the_slow_link_of_one_rank_among_fast_ones_is_named(tmp_path: Path) -> N
     assert (finding.id, finding.severity, finding.ranks) == (
         "comm.slow_nic", Severity.CRITICAL, (13,),
     )  # fmt: skip
-    assert "mlx5_1 on node1 (rank 13) came up at 100 Mb/s" in finding.title
+    assert "mlx5_1, port 1, on node1 (rank 13) came up at 100 Mb/s" in finding.title
     assert "200 Gb/s" in finding.title
     advice = " ".join(finding.advice)
     for command in ("ibstat mlx5_1", "ethtool", "ib_write_bw", "pairwise"):

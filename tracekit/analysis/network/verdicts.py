@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from statistics import median_high
 from typing import Any
 
 from tracekit.analysis.network.errors import error_findings, roots
 from tracekit.analysis.network.facts import Peer, Told, read_told
 from tracekit.analysis.network.hangs import hang_findings
+from tracekit.analysis.network.links import card_findings
 from tracekit.analysis.network.measurements import test_findings
 from tracekit.analysis.record import Record
 from tracekit.findings import Certainty, Finding, Severity, ranks_words, say
 
 __all__ = ["network_findings", "symptom_of"]
 
-_SLOW, _VERY_SLOW = 0.5, 0.1
-"""Below such a part of what the same card does elsewhere a card is slow."""
 _BRIDGES = ("docker", "virbr", "lo", "br-", "veth", "cni", "flannel")
 _OWN = ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_TOPO", "NCCL_GRAPH", "NCCL_COMM_ID",
         "NCCL_HOSTID", "NCCL_IB_HCA")  # fmt: skip
@@ -37,8 +35,7 @@ def network_findings(record: Record) -> Iterator[Finding]:
     yield from _settings(told, failed)
     yield from _fallback(told)
     yield from _direct(told)
-    yield from _slow_cards(told)
-    yield from _missing_cards(told)
+    yield from card_findings(told, record.where)
     yield from _interfaces(told)
     yield from _jobs(told)
 
@@ -225,87 +222,7 @@ def _over_net(peer: Peer) -> bool:
     return bool((peer.network.get("net") or {}).get("all")) and bool(kinds - {"Socket"})
 
 
-# Links
-
-
-def _slow_cards(told: Told) -> Iterator[Finding]:
-    """Cards that are slower than the ones of the same name on other hosts."""
-    speeds: dict[str, list[tuple[float, Peer, Mapping[str, Any]]]] = {}
-    for peer in told.peers:
-        for card in peer.network.get("hcas") or ():
-            speed = card.get("speed_gbs")
-            if isinstance(speed, (int, float)):
-                speeds.setdefault(str(card.get("name")), []).append((speed, peer, card))
-    usual_of_all = [speed for listed in speeds.values() for speed, _, _ in listed]
-    found: dict[tuple[str, str], list[tuple[float, float, Peer, Mapping[str, Any]]]] = {}
-    for name, listed in speeds.items():
-        alone = len({peer.host for _, peer, _ in listed}) < 2
-        usual = median_high(usual_of_all if alone else [speed for speed, _, _ in listed])
-        for speed, peer, card in listed:
-            if speed < _SLOW * usual and not (alone and len(told.hosts) < 2):
-                found.setdefault((peer.host, name), []).append((speed, usual, peer, card))
-    for (host, name), slow in sorted(found.items()):
-        speed, usual, _, card = slow[0]
-        ranks = told.ranks(peer for _, _, peer, _ in slow)
-        yield Finding(
-            "comm.slow_nic",
-            Severity.CRITICAL if speed < _VERY_SLOW * usual else Severity.WARNING,
-            Certainty.PROVEN,
-            say(
-                "net.slow_nic", card=name, host=host,
-                ranks=ranks_words(ranks) if ranks else host,
-                speed=_speed(speed), usual=_speed(usual),
-            ),
-            ranks=ranks,
-            evidence={
-                "class": "net_port",
-                "host": host,
-                "card": name,
-                "speed_gbs": speed,
-                "usual_gbs": usual,
-                "lines": _lines([(str(card.get("source") or ""), f"speed {_speed(speed)}")]),
-            },
-            advice=(
-                say("advice.net.link", host=host, card=name, port=card.get("port") or 1),
-                say("advice.net.ib_write", host=host, card=name),
-                say("advice.net.pairwise", host=host),
-            ),
-        )  # fmt: skip
-
-
-def _speed(gbs: float) -> str:
-    """A rate as people call links: in bits."""
-    return f"{gbs * 8:g} Gb/s" if gbs * 8 >= 1 else f"{gbs * 8000:g} Mb/s"
-
-
-def _missing_cards(told: Told) -> Iterator[Finding]:
-    counts: dict[str, int] = {}
-    source: dict[str, str] = {}
-    for peer in told.peers:
-        if peer.network.get("transport") not in (None, "Socket"):
-            cards = [c for c in peer.network.get("hcas") or () if c.get("link") != "NET"]
-            counts[peer.host] = max(counts.get(peer.host, 0), len(cards))
-            source[peer.host] = peer.network_source
-    told_of = {host: count for host, count in counts.items() if count}
-    if len(told_of) < 2 or len(set(told_of.values())) < 2:
-        return
-    most = max(told_of.values())
-    fewer = sorted(host for host, count in told_of.items() if count < most)
-    ignored = any(p.environment.get("NCCL_IGNORE_NET_MISMATCH") == "1" for p in told.peers)
-    yield Finding(
-        "comm.slow_nic",
-        Severity.WARNING,
-        Certainty.PROVEN,
-        say("net.fewer_cards", hosts=", ".join(fewer[:4]), count=told_of[fewer[0]], most=most),
-        ranks=told.ranks(p for p in told.peers if p.host in fewer),
-        evidence={
-            "class": "net_port",
-            "cards": told_of,
-            "check_disabled": ignored,
-            "lines": _lines((source[host], f"{told_of[host]} cards") for host in fewer[:4]),
-        },
-        advice=(say("advice.net.cards", host=fewer[0]), say("advice.net.measure")),
-    )
+# Interfaces and jobs
 
 
 def _interfaces(told: Told) -> Iterator[Finding]:
