@@ -7,7 +7,7 @@ import numpy as np
 from tracekit.analysis.basis.facts import Facts
 from tracekit.analysis.basis.steps import Steps
 from tracekit.analysis.basis.tables import Tables
-from tracekit.analysis.post_mortem.deaths import Mortem
+from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.roles.peers import Peers
 from tracekit.analysis.slow.judge import Judgement
 from tracekit.findings import Words, say, waiting_words

@@ -20,10 +20,9 @@ from tracekit.analysis.network.links import with_late_ranks
 from tracekit.analysis.network.verdicts import network_findings, symptom_of
 from tracekit.analysis.options import Options
 from tracekit.analysis.overhead import overhead
-from tracekit.analysis.post_mortem.deaths import Mortem, post_mortem
-from tracekit.analysis.post_mortem.dump_findings import with_dumps
-from tracekit.analysis.post_mortem.first_errors import judge_logs
+from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.post_mortem.logs import Logs, read_logs, with_logs
+from tracekit.analysis.post_mortem.verdict import judge_end
 from tracekit.analysis.record import Record
 from tracekit.analysis.roles.peers import Peers, find_peers
 from tracekit.analysis.roles.traffic import read_traffic
@@ -69,7 +68,6 @@ _DETECTORS = (
     reduction_findings,
     checkpoint_findings,
     input_findings,
-    network_findings,
 )
 """What rests on facts and events alone, in the order in which findings of one weight are told."""
 
@@ -102,11 +100,13 @@ def analyze(
     ends = read_ends(engine, seen, facts)
     times = step_times(tables, steps) if tables is not None and steps is not None else None
     median_ns = times.median * 1e6 if times is not None else None
-    mortem = post_mortem(ends, facts, median_ns, options)
+    record = Record(
+        engine, facts, ends, known, run, covered, tables.shifts if tables is not None else {},
+        seen.communications, where, options,
+    )  # fmt: skip
     logs = read_logs(engine, seen.attempt)
-    if logs is not None:
-        mortem = judge_logs(mortem, logs, ends, facts)
-    mortem = with_dumps(mortem, engine, seen, facts, options)
+    network = list(network_findings(record))
+    mortem, network = judge_end(engine, seen, facts, ends, logs, network, median_ns, options)
     shares, judgement, peers, looked = None, None, None, steps
     findings = list(mortem.findings)
     if tables is not None and steps is not None and len(steps.used):
@@ -126,12 +126,9 @@ def analyze(
         of = replace(run, used_steps=len(looked.used))
         told = share_findings(shares, suspects, stage, tables, facts, of, step_ms, options, where)
         findings += [_aside(finding) if mortem.symptom else finding for finding in told]
-    record = Record(
-        engine, facts, ends, known, run, covered, tables.shifts if tables is not None else {},
-        seen.communications, where, options,
-    )  # fmt: skip
     for detector in _DETECTORS:
         findings += detector(record)
+    findings += network
     findings = with_late_ranks(findings)
     if seen.first_step is not None or seen.communications:
         findings += clock_findings(clock)

@@ -16,6 +16,7 @@ from tracekit.findings._dump_words import DUMP_WORDS
 from tracekit.findings._log_words import LOG_WORDS
 from tracekit.findings._mark import mark as _
 from tracekit.findings._network_words import NETWORK_WORDS
+from tracekit.findings._story_words import STORY_WORDS
 from tracekit.findings._training_words import TRAINING_WORDS
 
 __all__ = ["WORDS", "Words", "say", "translator"]
@@ -361,6 +362,7 @@ WORDS: Mapping[str, str] = {
     **DUMP_WORDS,
     **TRAINING_WORDS,
     **NETWORK_WORDS,
+    **STORY_WORDS,
 }
 """Every template by its key."""
 

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tracekit.analysis.basis.ends import End, Open, first_death
 from tracekit.analysis.basis.facts import Facts
 from tracekit.analysis.options import Options
+from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.post_mortem.saves import UnmetSave, find_unmet_save
 from tracekit.analysis.post_mortem.stalls import Culprit, Stall, find_stall, is_busy
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
+from tracekit.findings.causes import cause_of_text
 
-__all__ = ["Mortem", "post_mortem"]
+__all__ = ["call_words", "post_mortem"]
 
-_TERM = 15
+_TERM, _BY_OTHERS = 15, 8
+"""A signal, and the least blame of an end that another one caused."""
 _TOLD = ("launcher", "pidfd")
 _OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 """Signals that a process gets by what it does itself, and hardly ever from others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mortem:
-    """What became of the job: hang, oom, crash or None, and the findings about it."""
-
-    symptom: str | None
-    findings: tuple[Finding, ...] = ()
-    culprits: tuple[int, ...] = ()
-    waiting: tuple[int, ...] = ()
-    call: Words | None = None
-    opened: Open | None = None
-    phase: str | None = None
-    """Where the job was, if something else than its steps tells."""
 
 
 def post_mortem(
@@ -221,6 +209,7 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
     told = say("crash.victims", ranks=ranks_words(victims)) if victims else say("crash.no_victims")
     waiting = tuple(r for r, end in ends.items() if end.waits_in and r != death.rank)
     evidence = {
+        "class": _class(death),
         "state": death.state,
         "signal": death.signal,
         "code": death.code,
@@ -253,7 +242,7 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
         id_ = "crash.error"
         error = death.error or "an error"
         title = say(id_, rank=death.rank, error=error, inside=inside, victims=told)
-        certainty = Certainty.PROVEN if death.blame() < 8 else Certainty.LIKELY
+        certainty = Certainty.PROVEN if death.blame() < _BY_OTHERS else Certainty.LIKELY
         advice = [say("advice.error")] if victims else []
     elif death.state == "exit":
         id_ = "crash.error"
@@ -270,6 +259,16 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
     return Mortem(symptom, (found,), (death.rank,), waiting)
 
 
+def _class(death: End) -> str:
+    """The class of causes of a rank's end."""
+    if death.state == "exception":
+        told = cause_of_text(death.error)
+        return told or ("closed" if death.blame() >= _BY_OTHERS else "error")
+    if death.state == "signal" and death.source in _TOLD:
+        return "killed_signal"
+    return "exit" if death.state == "exit" else "vanished"
+
+
 def _ended(bad: Sequence[End]) -> Finding:
     first = min(bad, key=lambda end: end.time_ns)
     return Finding(
@@ -278,9 +277,12 @@ def _ended(bad: Sequence[End]) -> Finding:
         Certainty.LIKELY,
         say("crash.ended", signal=_TERM, name=_signal_name(_TERM)),
         ranks=tuple(sorted(end.rank for end in bad)),
-        evidence={"signal": _TERM, "source": first.source, "time_ns": first.time_ns},
+        evidence={
+            "class": "terminated", "signal": _TERM, "source": first.source,
+            "time_ns": first.time_ns,
+        },
         advice=(say("advice.ended"),),
-    )
+    )  # fmt: skip
 
 
 def _signal_name(number: int) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 
 from tracekit.analysis.basis.facts import Facts
 from tracekit.analysis.basis.tables import Overview
 from tracekit.analysis.options import Options
-from tracekit.analysis.post_mortem.deaths import Mortem
+from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.post_mortem.dumps import (
     Accused,
     Dumps,
@@ -22,7 +21,7 @@ from tracekit.analysis.post_mortem.dumps import (
 from tracekit.dataset.engine import Engine
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
 
-__all__ = ["with_dumps"]
+__all__ = ["dump_story"]
 
 _FIRST_CALLS = 8
 """Calls of one group that a job makes before it trains."""
@@ -30,27 +29,18 @@ _MOST = 20
 """Files that a finding names."""
 
 
-def with_dumps(
-    mortem: Mortem, engine: Engine, seen: Overview, facts: Facts, options: Options
-) -> Mortem:
-    """What became of the job, dumps included. A hang in the run's own records stays the verdict:
-    they say what a rank does instead, and dumps do not."""
+def dump_story(engine: Engine, seen: Overview, facts: Facts, options: Options) -> Mortem:
+    """What became of the job by its dumps alone."""
     dumps = read_dumps(engine, seen.attempt)
     if dumps is None:
-        return mortem
+        return Mortem(None)
     verdict = judge_dumps(dumps, options.stall_ended_s)
     findings = tuple(_findings(verdict, dumps, facts))
     if not findings:
         absent = sorted({r for ranks in dumps.members.values() for r in ranks} - {*dumps.standing})
-        if not absent or mortem.symptom is not None:
-            return mortem
-        return replace(mortem, symptom="abnormal", findings=(*mortem.findings, _no_dump(absent)))
-    if mortem.symptom is not None:
-        known = {rank for finding in mortem.findings for rank in finding.ranks}
-        more = [finding for finding in findings if not known & set(finding.ranks)]
-        return replace(mortem, findings=(*mortem.findings, *more))
+        return Mortem("abnormal", (_no_dump(absent),)) if absent else Mortem(None)
     if all(finding.severity is Severity.INFO for finding in findings):
-        return replace(mortem, findings=findings)
+        return Mortem(None, findings)
     wait = _wait(verdict)
     return Mortem(
         "hang",

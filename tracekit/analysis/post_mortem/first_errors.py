@@ -8,50 +8,25 @@ from typing import Any
 
 from tracekit.analysis.basis.ends import End
 from tracekit.analysis.basis.facts import Facts
-from tracekit.analysis.post_mortem import log_notes as notes
-from tracekit.analysis.post_mortem.deaths import Mortem
-from tracekit.analysis.post_mortem.log_notes import advice_for, at_frame, may_be_ours
+from tracekit.analysis.post_mortem.claims import Mortem
+from tracekit.analysis.post_mortem.log_notes import (
+    advice_for,
+    at_frame,
+    lost_peers,
+    may_be_ours,
+)
 from tracekit.analysis.post_mortem.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
+from tracekit.model import Direction, direction
 
-__all__ = ["judge_logs"]
+__all__ = ["Case"]
 
 _KILL, _TERM, _ABORT = 9, 15, 6
 _LISTED = 16
 
 
-def judge_logs(mortem: Mortem, logs: Logs, ends: Mapping[int, End], facts: Facts) -> Mortem:
-    """The verdict once the logs have been heard, with the first error of every rank as a finding.
-
-    What ranks recorded themselves counts more: logs change such a verdict only where they tell
-    of a trouble of the accused rank's own, or where there was none.
-    """
-    case = _Case(mortem, logs, ends, facts)
-    judged = (
-        case.killed_for_memory()
-        or case.own_trouble()
-        or case.mismatch()
-        or case.reported_missing()
-        or case.recorded()
-        or case.scheduler()
-        or case.waited()
-        or case.effects()
-        or case.unknown_rank()
-        or case.ended_together()
-        or mortem
-    )
-    recorded = any(of.heartbeat_ns for of in facts.ranks.values())
-    verdicts = [notes.retold(finding, logs) for finding in judged.findings]
-    listed = list(notes.first_errors(logs, judged, case.ranks))
-    if recorded and verdicts:  # the records tell the story; logs are evidence
-        verdicts[0] = notes.with_evidence(verdicts[0], listed)
-        listed = []
-    found = [*verdicts, *listed, *notes.xids(logs, judged), *notes.late_logs(logs)]
-    return replace(judged, findings=tuple(found))
-
-
 @dataclass(slots=True)
-class _Case:
+class Case:
     """All that is known."""
 
     mortem: Mortem
@@ -217,6 +192,20 @@ class _Case:
         waiting = tuple(rank for rank in self.ranks if rank not in missing)
         return Mortem("hang", found, tuple(missing), waiting, call)
 
+    def quoted(self) -> Mortem | None:
+        """Causes that errors quote of the communication library: findings about it tell them, so
+        here is only left whom nobody else has to explain."""
+        told = {event.rank for event in self.logs.events if event.role == "told"}
+        killed = any(e.signal not in (None, _TERM, _ABORT) for e in self.ends.values())
+        if (
+            not told
+            or killed
+            or set(self.mortem.culprits) - told
+            or told & set(self.mortem.waiting)
+        ):
+            return None
+        return replace(self.mortem, symptom=None, findings=(), culprits=tuple(sorted(told)))
+
     def recorded(self) -> Mortem | None:
         """A hang or a crash that the records show; logs make it clearer, and more careful."""
         mortem = self.mortem
@@ -264,28 +253,36 @@ class _Case:
     def _behind(self) -> Mortem | None:
         """Ranks that timed out at an earlier collective of a group than the others."""
         groups: dict[str, dict[int, list[int]]] = {}
+        ops: dict[str, set[str]] = {}
         for rank, end in self.ends.items():
             for call in end.calls:
                 seqs = groups.setdefault(call.group or "", {})
                 seqs.setdefault(call.seq or 0, []).append(rank)
+                ops.setdefault(call.group or "", set()).add(call.op or "")
         for group, seqs in groups.items():
             if len(seqs) < 2 or not self.logs.last:
                 continue
             least = min(seqs)
             late, ahead = sorted(seqs[least]), max(seqs)
+            named, id_, cause = late, "hang.missing_rank", "rank_missing"
             if len(late) > sum(len(ranks) for ranks in seqs.values()) / 2:
-                continue
+                # who ended a call that most have not ended did not make the same one
+                named = sorted(r for seq, ranks in seqs.items() if seq > least + 1 for r in ranks)
+                id_, cause = "hang.mismatch", "mismatch"
+                if not named or any(direction(op) is not Direction.ALL for op in ops[group]):
+                    continue
             name = self.facts.group_names.get(group) or group
             behind = say("log.behind", ranks=ranks_words(late), seq=least, group=name, ahead=ahead)
+            key = "log.behind.title" if named is late else "log.ahead.title"
             finding = Finding(
-                "hang.missing_rank", Severity.CRITICAL, Certainty.LIKELY,
-                say("log.behind.title", behind=behind, ranks=ranks_words(late)),
-                ranks=tuple(late),
-                evidence={"class": "rank_missing", "group": group,
+                id_, Severity.CRITICAL, Certainty.LIKELY,
+                say(key, behind=behind, ranks=ranks_words(named)),
+                ranks=tuple(named),
+                evidence={"class": cause, "group": group,
                           "seqs": {str(seq): ranks for seq, ranks in sorted(seqs.items())}},
                 advice=(say("advice.branch"), say("advice.log.detail")),
             )  # fmt: skip
-            return replace(self.mortem, findings=(finding,), culprits=tuple(late))
+            return replace(self.mortem, findings=(finding,), culprits=tuple(named))
         return None
 
     # What ended the job from outside, and what is left
@@ -323,7 +320,8 @@ class _Case:
         if not silent or len(silent) > len(waits):
             finding = Finding(
                 "hang.missing_rank", Severity.CRITICAL, Certainty.CANNOT_TELL,
-                say("log.all_waited"), evidence={"waiting_ranks": sorted(waits)},
+                say("log.all_waited"),
+                evidence={"class": "timed_out", "waiting_ranks": sorted(waits)},
                 advice=(say("advice.log.all"),),
             )  # fmt: skip
             return Mortem("hang", (finding,), (), tuple(sorted(waits)))
@@ -354,12 +352,17 @@ class _Case:
             title = say("log.only_effects.rank", ranks=ranks_words(lost), rank=silent[0],
                         doing=self._doing(silent[0]))  # fmt: skip
             certainty, advice = Certainty.LIKELY, say("advice.log.look", rank=silent[0])
+            cause = "vanished"
         else:
             title = say("log.only_effects", ranks=ranks_words(lost))
             certainty, advice, silent = Certainty.CANNOT_TELL, say("advice.log.all"), []
+            cause = "closed"
+        peers = lost_peers(self.logs)
+        if peers:
+            title = say("log.only_effects.peer", title=title, peers=", ".join(peers))
         finding = Finding(
             "crash.vanished", Severity.CRITICAL, certainty, title, ranks=tuple(silent),
-            evidence={"victims": lost}, advice=(advice,),
+            evidence={"class": cause, "victims": lost, "peers": list(peers)}, advice=(advice,),
         )  # fmt: skip
         return Mortem("crash", (finding,), tuple(silent), tuple(lost))
 

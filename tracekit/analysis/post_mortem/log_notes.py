@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tracekit.analysis.post_mortem.deaths import Mortem
+from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.post_mortem.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say
 
@@ -17,6 +17,7 @@ __all__ = [
     "at_frame",
     "first_errors",
     "late_logs",
+    "lost_peers",
     "may_be_ours",
     "retold",
     "with_evidence",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 _LISTED = 16
+_PEERS = 4
+_LOST = re.compile(r"closed by remote peer ([^\s<]{1,255})<")
 _GPU = ("gpu_ecc", "gpu_xid")
 _HOST = ("host_shm", "host_memlock", "host_files")
 _DRIFT_S = 5.0
@@ -41,7 +44,7 @@ def at_frame(frame: str | None) -> Words:
 def retold(finding: Finding, logs: Logs) -> Finding:
     """A killed rank of which nothing is recorded but a log: told with its last line."""
     told = finding.evidence
-    known = told.get("inside") or told.get("last_span") or told.get("class")
+    known = told.get("inside") or told.get("last_span") or told.get("class") != "killed_signal"
     if finding.id != "crash.killed" or len(finding.ranks) != 1 or known or not told.get("signal"):
         return finding
     rank, number = finding.ranks[0], int(told["signal"])
@@ -80,7 +83,8 @@ def first_errors(logs: Logs, judged: Mortem, ranks: Sequence[int]) -> Iterable[F
             rows.append({"rank": rank, "error": None, "waits": waits})
             silent.append(rank)
             continue
-        follows = not error.is_cause and rank not in judged.culprits
+        own = error.is_cause or error.role == "told"
+        follows = not own and rank not in judged.culprits
         rows.append(
             {"rank": rank, "error": error.text, "frame": error.frame, "class": error.cause,
              "source": error.source, "effect": follows}
@@ -97,6 +101,12 @@ def first_errors(logs: Logs, judged: Mortem, ranks: Sequence[int]) -> Iterable[F
         id_, Severity.INFO, Certainty.PROVEN,
         say("log.first_errors", listed="; ".join(parts)), evidence={"first_errors": rows},
     )  # fmt: skip
+
+
+def lost_peers(logs: Logs) -> tuple[str, ...]:
+    """The hosts that connections were lost to, as ranks name them; of many the first ones."""
+    found = (_LOST.search(event.text) for event in logs.events if event.role == "effect")
+    return tuple(dict.fromkeys(match[1] for match in found if match))[:_PEERS]
 
 
 def _rank_0(rows: Sequence[Mapping[str, Any]]) -> Iterable[Words]:

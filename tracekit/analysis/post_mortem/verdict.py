@@ -1,0 +1,78 @@
+"""What became of the job, by all sources together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tracekit.analysis.basis.ends import End
+from tracekit.analysis.basis.facts import Facts
+from tracekit.analysis.basis.tables import Overview
+from tracekit.analysis.options import Options
+from tracekit.analysis.post_mortem.claims import Claim, Mortem, claims_of
+from tracekit.analysis.post_mortem.deaths import post_mortem
+from tracekit.analysis.post_mortem.dump_findings import dump_story
+from tracekit.analysis.post_mortem.log_claims import log_claims, with_notes
+from tracekit.analysis.post_mortem.logs import Logs
+from tracekit.analysis.post_mortem.reasoner import settle
+from tracekit.dataset.engine import Engine
+from tracekit.findings import Finding, Severity
+
+__all__ = ["judge_end"]
+
+_CRITICAL_ONLY = ("config.versions", "config.env", "config.device")
+
+
+def judge_end(
+    engine: Engine,
+    seen: Overview,
+    facts: Facts,
+    ends: Mapping[int, End],
+    logs: Logs | None,
+    network: Sequence[Finding],
+    median_step_ns: float | None,
+    options: Options,
+) -> tuple[Mortem, list[Finding]]:
+    """What became of the job, and what is left of the findings about the network beside that."""
+    recorded = post_mortem(ends, facts, median_step_ns, options)
+    dumps = dump_story(engine, seen, facts, options)
+    claims = [*log_claims(recorded, logs, ends, facts)]
+    if dumps.symptom == "hang":
+        claims += claims_of("dumps", dumps)
+    claimed = [finding for finding in network if _is_claim(finding)]
+    claims += _network_claims(claimed)
+    settled = settle(claims)
+    told = settled.told if settled is not None else Mortem(None)
+    told = with_notes(told, logs, ends, facts)
+    left = [finding for finding in network if finding not in claimed]
+    if dumps.symptom != "hang" and (dumps.symptom is None or told.symptom is None):
+        told = replace(
+            told,
+            symptom=told.symptom or dumps.symptom,
+            findings=(*told.findings, *dumps.findings),
+        )
+    elif dumps.symptom == "hang":
+        remarks = [one for one in dumps.findings if one.severity is Severity.INFO]
+        told = replace(told, findings=(*told.findings, *remarks))
+    return told, left
+
+
+def _is_claim(finding: Finding) -> bool:
+    """Whether what the library's log tells is about the job's end, and not about its speed."""
+    if finding.id in _CRITICAL_ONLY:
+        return finding.severity is Severity.CRITICAL
+    of_end = finding.id.startswith(("hang.", "crash.", "host.")) or finding.id == "comm.error"
+    return of_end and finding.severity is not Severity.INFO
+
+
+def _network_claims(findings: Sequence[Finding]) -> Iterator[Claim]:
+    for finding in findings:
+        yield from claims_of("nccl", Mortem(_symptom(finding), (finding,), finding.ranks))
+
+
+def _symptom(finding: Finding) -> str | None:
+    if finding.id.startswith("hang."):
+        return "hang"
+    if finding.id == "crash.oom":
+        return "oom"
+    return "crash" if finding.severity is Severity.CRITICAL else None
