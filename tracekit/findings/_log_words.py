@@ -47,6 +47,7 @@ LOG_WORDS: Mapping[str, str] = {
     ),
     "log.behind": _("{ranks} at collective {seq} of group {group}, others at {ahead}"),
     "log.behind.title": _("{behind}: {ranks} did not keep up or took another turn"),
+    "log.ahead.title": _("{behind}: {ranks} made other calls than most, or skipped some"),
     "log.all_waited": _("ranks waited until the time was up; no line tells for whom"),
     "log.only_effects": _(
         "{ranks} lost the connection to another rank; no line tells which one ended first"
@@ -55,6 +56,7 @@ LOG_WORDS: Mapping[str, str] = {
         "{ranks} lost the connection to another rank; rank {rank} left no error and is the one to"
         " look at: {doing}"
     ),
+    "log.only_effects.peer": _("{title}. The connection led to {peers}"),
     "log.exits": _(
         "{ranks} ended with an exit code ({code}) at the same time; no line tells why or who was"
         " first"
