@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tracekit.analysis.basis.ends import End
+from tracekit.analysis.basis.ends import End, Open
 from tracekit.analysis.basis.facts import Facts
+from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem import log_notes as notes
 from tracekit.analysis.post_mortem.claims import Claim, Mortem, claims_of
+from tracekit.analysis.post_mortem.deaths import post_mortem
 from tracekit.analysis.post_mortem.first_errors import Case
 from tracekit.analysis.post_mortem.logs import Logs
 
-__all__ = ["log_claims", "with_notes"]
+__all__ = ["is_recorded", "log_claims", "with_notes"]
+
+
+def is_recorded(facts: Facts) -> bool:
+    """Whether ranks recorded what they did, so that logs are a second source."""
+    return any(of.heartbeat_ns or of.domain for of in facts.ranks.values())
 
 
 def log_claims(
-    recorded: Mortem, logs: Logs | None, ends: Mapping[int, End], facts: Facts
+    recorded: Mortem, logs: Logs, ends: Mapping[int, End], facts: Facts, options: Options
 ) -> Iterator[Claim]:
-    """What the logs claim, and what the records do once the logs have been heard.
-
-    What ranks recorded themselves counts more: logs change such a verdict only where they tell
-    of a trouble of the accused rank's own, or where there was none.
-    """
-    journal = any(of.heartbeat_ns for of in facts.ranks.values())
-    own = "journal" if journal else "logs"
-    if logs is None:
-        yield from claims_of(own, recorded)
-        return
+    """What the logs claim. ``recorded`` is what ends and spans tell: of the logs themselves, where
+    ranks recorded nothing, else of the ranks' own records, which are then a source beside."""
+    beside = is_recorded(facts)
     case = Case(recorded, logs, ends, facts)
     told_by_logs = False
     for source, told in (
@@ -40,8 +40,11 @@ def log_claims(
         if told is not None:
             told_by_logs = True
             yield from claims_of(source, told)
+    if beside:
+        yield from _beside(recorded, case, logs, facts, options)
+        return
     same = recorded.symptom != "hang" or recorded.findings[0].id == "hang.mismatch"
-    if told_by_logs and not journal and same:
+    if told_by_logs and same:
         return  # how ranks ended was read from the same lines
     refined = (
         case.quoted()
@@ -51,7 +54,42 @@ def log_claims(
         or case.unknown_rank()
         or case.ended_together()
     )
-    yield from claims_of(own, refined or recorded)
+    yield from claims_of("logs", refined or recorded)
+
+
+def _beside(
+    recorded: Mortem, case: Case, logs: Logs, facts: Facts, options: Options
+) -> Iterator[Claim]:
+    """What logs say of calls, beside what ranks recorded; by silence only where these are mute."""
+    waited, known = _waits(logs, facts)
+    stall = post_mortem(waited, known, None, options)
+    if stall.symptom == "hang":
+        told = Case(stall, logs, waited, known).recorded()
+        yield from claims_of("logs", told or stall)
+    elif recorded.symptom is None:
+        told = case.waited() or case.effects() or case.unknown_rank()
+        if told is not None:
+            yield from claims_of("logs", told)
+
+
+def _waits(logs: Logs, facts: Facts) -> tuple[dict[int, End], Facts]:
+    """The calls that logs tell of, by the logs' own clocks and with the logs' own groups."""
+    ends: dict[int, End] = {}
+    groups = dict(facts.groups)
+    for wait in logs.waits:
+        end = ends.setdefault(wait.rank, End(wait.rank, "unknown", wait.end_ns))
+        end.time_ns = max(end.time_ns, wait.end_ns)
+        call = Open(
+            "comm", wait.op, None, wait.start_ns, wait.op, wait.group, wait.seq,
+            len(wait.members) or None, rank=wait.rank,
+        )  # fmt: skip
+        if wait.is_open:
+            end.opened.append(call)
+        else:
+            end.behind.add(call.key)
+        if wait.members:
+            groups[wait.group] = wait.members
+    return ends, replace(facts, groups=groups)
 
 
 def with_notes(told: Mortem, logs: Logs | None, ends: Mapping[int, End], facts: Facts) -> Mortem:
@@ -61,8 +99,7 @@ def with_notes(told: Mortem, logs: Logs | None, ends: Mapping[int, End], facts: 
     ranks = Case(told, logs, ends, facts).ranks
     verdicts = [notes.retold(finding, logs) for finding in told.findings]
     listed = list(notes.first_errors(logs, told, ranks))
-    recorded = any(of.heartbeat_ns for of in facts.ranks.values())
-    if recorded and verdicts:  # the records tell the story; logs are evidence
+    if is_recorded(facts) and verdicts:  # the records tell the story; logs are evidence
         verdicts[0] = notes.with_evidence(verdicts[0], listed)
         listed = []
     found = [*verdicts, *listed, *notes.xids(logs, told), *notes.late_logs(logs)]

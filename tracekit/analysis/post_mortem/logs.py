@@ -11,7 +11,7 @@ from tracekit.analysis.basis.tables import Overview
 from tracekit.analysis.queries import query
 from tracekit.dataset.engine import Engine
 
-__all__ = ["LogEvent", "Logs", "read_logs", "with_logs"]
+__all__ = ["LogEvent", "LogWait", "Logs", "read_logs", "with_logs"]
 
 _CAUSES = ("cause", "memory")
 
@@ -26,7 +26,7 @@ class LogEvent:
     source: str
     role: str
     """What it says about its rank: cause, memory, effect, wait, status, mismatch, missing,
-    logged; survived where the rank went on."""
+    logged; told where it quotes a cause that others judge; survived where the rank went on."""
     cause: str | None
     frame: str | None
     pattern: str
@@ -43,6 +43,22 @@ class LogEvent:
         return self.role not in ("status", "survived")
 
 
+@dataclass(frozen=True, slots=True)
+class LogWait:
+    """A call that a rank gave up, told beside the rank's own records."""
+
+    rank: int
+    group: str
+    seq: int
+    op: str
+    start_ns: int
+    end_ns: int
+    """By the log's own clock, which may be in another zone than the records'."""
+    is_open: bool
+    members: tuple[int, ...]
+    source: str
+
+
 @dataclass(slots=True)
 class Logs:
     """The logs of one attempt."""
@@ -57,6 +73,8 @@ class Logs:
     doing: dict[int, str] = field(default_factory=dict)
     """What ranks were busy with that wrote this last."""
     drift: dict[int, dict[str, Any]] = field(default_factory=dict)
+    waits: list[LogWait] = field(default_factory=list)
+    """Only where ranks recorded what they did themselves; else these are spans like theirs."""
     phase: str | None = None
 
     def first_error(self, rank: int) -> LogEvent | None:
@@ -90,7 +108,8 @@ def read_logs(engine: Engine, attempt: int) -> Logs | None:
                     bool(told.get("timed")),
                 )
             )  # fmt: skip
-    empty = not (logs.events or logs.job or logs.last or logs.missing or logs.mismatches)
+    anything = logs.events or logs.job or logs.last or logs.missing or logs.mismatches
+    empty = not (anything or logs.waits)
     return None if empty else logs
 
 
@@ -102,6 +121,8 @@ def _take(logs: Logs, row: Mapping[str, Any]) -> None:
     if not isinstance(value, dict):
         return
     value = {**value, "source": row["source"] or value.get("source"), "time_ns": row["time_ns"]}
+    if row["host"]:
+        value.setdefault("host", row["host"])
     name, rank = row["name"], row["rank"]
     if name == "job_event":
         logs.job.append(value)
@@ -109,6 +130,8 @@ def _take(logs: Logs, row: Mapping[str, Any]) -> None:
         logs.missing.append(value)
     elif name == "log_mismatch":
         logs.mismatches.append(value)
+    elif name == "log_wait" and rank is not None:
+        logs.waits.append(_wait(rank, value))
     elif name == "log_phase":
         logs.phase = value.get("phase")
     elif name == "log" and rank is not None:
@@ -117,6 +140,14 @@ def _take(logs: Logs, row: Mapping[str, Any]) -> None:
             logs.doing[rank] = str(value["doing"])
     elif name == "log_drift" and rank is not None:
         logs.drift[rank] = value
+
+
+def _wait(rank: int, told: Mapping[str, Any]) -> LogWait:
+    return LogWait(
+        rank, str(told["group"]), int(told["seq"] or 0), str(told["op"]), int(told["start_ns"]),
+        int(told["end_ns"]), bool(told["is_open"]), tuple(told["members"] or ()),
+        str(told["source"]),
+    )  # fmt: skip
 
 
 def _values(attributes: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Claim, Mortem, claims_of
 from tracekit.analysis.post_mortem.deaths import post_mortem
 from tracekit.analysis.post_mortem.dump_findings import dump_story
-from tracekit.analysis.post_mortem.log_claims import log_claims, with_notes
+from tracekit.analysis.post_mortem.log_claims import is_recorded, log_claims, with_notes
 from tracekit.analysis.post_mortem.logs import Logs
 from tracekit.analysis.post_mortem.reasoner import settle
 from tracekit.dataset.engine import Engine
@@ -36,7 +36,11 @@ def judge_end(
     """What became of the job, and what is left of the findings about the network beside that."""
     recorded = post_mortem(ends, facts, median_step_ns, options)
     dumps = dump_story(engine, seen, facts, options)
-    claims = [*log_claims(recorded, logs, ends, facts)]
+    claims: list[Claim] = []
+    if logs is not None:
+        claims += log_claims(recorded, logs, ends, facts, options)
+    if logs is None or is_recorded(facts):
+        claims += claims_of("journal", recorded)
     if dumps.symptom == "hang":
         claims += claims_of("dumps", dumps)
     claimed = [finding for finding in network if _is_claim(finding)]
