@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.adapters._reading import Intake, Progress
 from tracekit.adapters.flight_recorder._dump import Dump, Signatures, reduce_dump
@@ -21,9 +25,11 @@ from tracekit.adapters.flight_recorder._rows import Rows, rows_of
 from tracekit.dataset.facts import table_of
 from tracekit.dataset.parts import Held, batch_name, write_file
 
-__all__ = ["FlightRecorderImporter"]
+__all__ = ["FlightRecorderImporter", "tables_of_run"]
 
 _KIND = "flight_recorder"
+_OWN = {"dump": "dump", "group": "dump_group"}
+"""The facts that a run does not have by itself, and what they are called there."""
 _A_DAY = 86_400 * 10**9
 _EARLY = 10**9
 """A file system may write times this much too early."""
@@ -45,23 +51,55 @@ class FlightRecorderImporter:
     def read(self, paths: Sequence[Path], intake: Intake, progress: Progress) -> None:
         """Read dumps as the ranks of one run; the dumps of other jobs are named and left out."""
         signatures = Signatures()
-        with _without_collector():
-            dumps = list(_dumps(paths, signatures, intake, progress))
-        jobs = separate(dumps)
-        if not jobs:
+        job = _read(paths, signatures, intake.skip, progress)
+        if job is None:
             return
-        job = jobs[0]
-        for other in jobs[1:]:
-            for dump in (dump for dumps in other.dumps.values() for dump in dumps):
-                intake.skip(dump.path, _of_another_job(other, job))
         for dump in (dump for dumps in job.dumps.values() for dump in dumps):
             intake.took(dump.path, _KIND)
         _notes(job, intake)
         _write(rows_of(job, signatures.listed, intake.run_id, intake.attempt), job, intake)
 
 
+def tables_of_run(
+    paths: Sequence[Path], run_id: str, attempt: int, world_size: int
+) -> tuple[dict[str, pa.Table], list[tuple[Path, str]]]:
+    """Spans and facts from the dumps that lie in a run, and the files that are not used, and why.
+
+    Of its ranks the run knows more than dumps do: they tell of calls and groups alone.
+    """
+    skipped: list[tuple[Path, str]] = []
+    signatures = Signatures()
+    job = _read(paths, signatures, lambda path, reason: skipped.append((path, reason)))
+    if job is None:
+        return {}, skipped
+    job.least_world = world_size
+    rows = rows_of(job, signatures.listed, run_id, attempt)
+    spans = rows.spans()
+    facts = [replace(fact, name=_OWN[fact.name]) for fact in rows.facts if fact.name in _OWN]
+    calls = spans.filter(pc.equal(spans["kind"].cast(pa.string()), "comm"))
+    return {"spans": calls, "facts": table_of(facts)}, skipped
+
+
+def _read(
+    paths: Sequence[Path],
+    signatures: Signatures,
+    skip: Callable[[Path, str], None],
+    progress: Progress = lambda _: None,
+) -> Job | None:
+    """The job with most dumps; what is of others is skipped."""
+    with _without_collector():
+        jobs = separate([*_dumps(paths, signatures, skip, progress)])
+    for other in jobs[1:]:
+        for dump in (dump for dumps in other.dumps.values() for dump in dumps):
+            skip(dump.path, _of_another_job(other, jobs[0]))
+    return jobs[0] if jobs else None
+
+
 def _dumps(
-    paths: Sequence[Path], signatures: Signatures, intake: Intake, progress: Progress
+    paths: Sequence[Path],
+    signatures: Signatures,
+    skip: Callable[[Path, str], None],
+    progress: Progress,
 ) -> Iterator[Dump]:
     for number, path in enumerate(paths, 1):
         if number % 16 == 1:
@@ -72,12 +110,12 @@ def _dumps(
             if rank is None:
                 raise Refused("a dump, but neither its name nor its groups tell whose")
         except Refused as error:
-            intake.skip(path, str(error))
+            skip(path, str(error))
             continue
         dump.rank = rank
         dump.written_ns = _written(path, dump.newest_ns)
         if dump.odd:
-            intake.skip(path, f"{dump.odd} of {dump.entries} entries have another shape")
+            skip(path, f"{dump.odd} of {dump.entries} entries have another shape")
         yield dump
 
 

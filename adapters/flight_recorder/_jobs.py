@@ -51,6 +51,8 @@ class Job:
     """By name and members: a name can stand for several groups that have no member in common."""
     places: Counter[tuple[Path, str]] = field(default_factory=Counter)
     newest_ns: int | None = None
+    least_world: int = 0
+    """How many ranks it has at least, as something else than its dumps tells."""
 
     @property
     def files(self) -> int:
@@ -59,9 +61,9 @@ class Job:
 
     @property
     def world(self) -> int:
-        """How many ranks the job has, as far as its dumps tell."""
+        """How many ranks the job has, as far as is told."""
         told = [max(members) for named in self.groups.values() for members in named if members]
-        return max([*told, *self.dumps], default=-1) + 1
+        return max(self.least_world, max([*told, *self.dumps], default=-1) + 1)
 
     def last(self, rank: int) -> Dump:
         """The newest dump of a rank."""

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -24,7 +25,7 @@ from tracekit.agent._options import AgentOptions
 from tracekit.agent._watch import Vitals, Watch
 from tracekit.dataset import convert, drop_covered_segments, finalize
 from tracekit.errors import TracekitError
-from tracekit.journal.format import Live
+from tracekit.journal.format import RING_SUFFIX, Live
 from tracekit.journal.process import boot_id, process_start
 from tracekit.journal.reader import JournalReader, find_journals, open_journal
 from tracekit.model import host8, kind_code
@@ -84,6 +85,7 @@ class Agent:
             while not self._ending:
                 self._guarded(self._discover)
                 self._guarded(self._watch)
+                self._guarded(self._take_rings)
                 now = time.monotonic()
                 if now - shipped >= _SHIP_EVERY_S:
                     shipped = now
@@ -97,6 +99,7 @@ class Agent:
                 self._each(self._ship)
                 self._each(self._finish)
             self._guarded(self._adopt)
+            self._guarded(self._take_rings)
             self._guarded(self._end_live)
         return 0
 
@@ -199,10 +202,21 @@ class Agent:
             identity.get("stack_signal"),
             Path(stack_file) if stack_file else None,
             self.attempt_dir / "ranks" / f"{reader.stem}.stacks.json",
+            reader.ask,
         )
         if self.options.stall_s is not None:
             watch.stall_ns = int(self.options.stall_s * 1e9)
         return watch
+
+    def _take_rings(self) -> None:
+        """Move what ranks answered into the run."""
+        for folder in self.folders:
+            for path in folder.glob(f"rank-*.{self._host}-*{RING_SUFFIX}"):
+                place = self.attempt_dir / "flight_recorder"
+                place.mkdir(exist_ok=True)
+                scratch = place / f".{path.name}.{os.getpid()}"
+                shutil.move(path, scratch)  # keeps the time at which it was written
+                os.replace(scratch, place / path.name.removesuffix(RING_SUFFIX))
 
     def _ship(self, key: str) -> None:
         """Convert what a living rank recorded since the last time."""

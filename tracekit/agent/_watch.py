@@ -1,4 +1,8 @@
-"""Noticing that a rank is stuck, and keeping what it was doing: two stacks, 5 s apart."""
+"""Noticing that a rank is stuck, and keeping what it was doing: two stacks, 5 s apart.
+
+The rank is also asked for the last calls of its framework, once with stacks, once more after a
+minute: two looks show what does not move, and the first is there before a watchdog ends the job.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,14 @@ from typing import Any
 
 from tracekit.agent._process import ask_for_stacks, look_at, parse_stacks
 
-__all__ = ["LOOKS", "Vitals", "Watch"]
+__all__ = ["ASKED_EVERY_NS", "LOOKS", "QUESTIONS", "Vitals", "Watch"]
 
 LOOKS = 2
 """How often the stacks of one stall are taken."""
+QUESTIONS = 2
+"""How often a rank is asked for its last calls in one stall."""
+ASKED_EVERY_NS = 60_000_000_000
+"""At most so often: to answer costs the job tens of milliseconds."""
 _BETWEEN_LOOKS_NS = 5_000_000_000
 _STALL_NS = 10_000_000_000
 _START_UP_NS = 60_000_000_000
@@ -53,12 +61,16 @@ class Watch:
     signal_number: int | None
     stack_file: Path | None
     out: Path
+    ask: Callable[[bool], None] = lambda stacks: None
+    """Asks the rank for its last calls, with stacks or without; may raise ``OSError``."""
     stall_ns: int = _STALL_NS
     start_up_ns: int = _START_UP_NS
     _stalled_since: int | None = None
     _looked: list[int] = field(default_factory=list)
     _found: list[dict[str, Any]] = field(default_factory=list)
     _read_to: int = 0
+    _questions: int = 0
+    _asked_at: float = -math.inf
 
     def look(self, vitals: Vitals, now: int, unix_offset_ns: int) -> bool:
         """Take the stacks when the rank is stalled; True when this look took them."""
@@ -68,6 +80,8 @@ class Watch:
                 return False
             self._stalled_since = since
             self._looked.clear()
+            self._questions = 0
+        self._ask(now)
         if len(self._looked) >= LOOKS:
             return False
         if self._looked and now - self._looked[-1] < _BETWEEN_LOOKS_NS:
@@ -87,6 +101,13 @@ class Watch:
         if vitals.step_start is None:
             return math.inf  # between steps, or training is over
         return max(_TIMES_MEDIAN * median(times), self.stall_ns)
+
+    def _ask(self, now: int) -> None:
+        if self._questions < QUESTIONS and now - self._asked_at >= ASKED_EVERY_NS:
+            with contextlib.suppress(OSError):
+                self.ask(self._questions == 0)
+            self._questions += 1
+            self._asked_at = now
 
     def _take(self, vitals: Vitals, now: int, unix_offset_ns: int) -> dict[str, Any]:
         state = look_at(self.pid)

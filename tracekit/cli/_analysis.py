@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit.cli._beside import KINDS, add_beside
+from tracekit.cli._dumps import add_dumps
 from tracekit.cli._foreign import imported, is_run, look_into
 from tracekit.cli._nccl_logs import add_nccl_logs
 from tracekit.cli._options import FailOn, Format
@@ -59,18 +61,34 @@ def _all_analyzed(
 ) -> Iterator[Analysis | TracekitError]:
     """Each run, and what is in all foreign files together."""
     foreign: list[Path] = []
+    kinds: set[str] = set()
+    runs: list[Path | InputError] = []
     for path in paths:
-        if path.exists() and not is_run(path) and look_into([path]).found.by_kind:
+        known = {} if is_run(path) or not path.exists() else look_into([path]).found.by_kind
+        if known:
             foreign.append(path)
+            kinds |= {*known}
         elif path.is_file():
-            yield InputError(path, "neither a run directory nor a file of a known kind")
+            runs.append(InputError(path, "neither a run directory nor a file of a known kind"))
         else:
-            yield _analyzed(path, options)
-    if foreign:
-        yield _analyzed_foreign(foreign, options)
+            runs.append(path)
+    together = len(runs) == 1 and bool(foreign) and kinds <= KINDS
+    for run in runs:
+        done = (
+            run
+            if isinstance(run, InputError)
+            else _analyzed(run, options, sorted(foreign) if together else ())
+        )
+        together = together and not isinstance(done, TracekitError)
+        yield done
+    if foreign and not together:
+        yield _analyzed_foreign(sorted(foreign), options)
 
 
-def _analyzed(path: Path, options: Options | None) -> Analysis | TracekitError:
+def _analyzed(
+    path: Path, options: Options | None, beside: Sequence[Path] = ()
+) -> Analysis | TracekitError:
+    """The verdict over a run, with what foreign files tell of the same job."""
     from tracekit.dataset import open_run
 
     try:
@@ -78,8 +96,19 @@ def _analyzed(path: Path, options: Options | None) -> Analysis | TracekitError:
         with open_run(path) as run:
             coverage = replace(run.coverage, skipped=(*run.coverage.skipped, *skipped))
             add_launcher_logs(run)
-            coverage = replace(coverage, skipped=(*coverage.skipped, *add_nccl_logs(run)))
-            return _verdict(run, coverage, options, shlex.quote(str(path)))
+            more = (*add_nccl_logs(run), *add_dumps(run))
+            coverage = replace(coverage, skipped=(*coverage.skipped, *more))
+            where = shlex.quote(str(path))
+            if not beside:
+                return _verdict(run, coverage, options, where)
+            with imported(look_into(beside)) as made, open_run(made.run_dir) as foreign:
+                tell(made.told)
+                add_beside(run, foreign)
+                skipped = [*coverage.skipped, *made.intake.skipped]
+                coverage = replace(
+                    coverage, files=coverage.files + made.found.files, skipped=tuple(skipped)
+                )
+                return _verdict(run, coverage, options, where)
     except MissingDependency:
         raise
     except TracekitError as error:

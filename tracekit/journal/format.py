@@ -26,6 +26,7 @@ __all__ = [
     "HEAD_MAGIC",
     "LIVE_OFFSET",
     "OPEN_ROWS",
+    "RING_SUFFIX",
     "SEGMENT_BYTES",
     "SEGMENT_HEADER",
     "SEGMENT_HEADER_BYTES",
@@ -58,6 +59,8 @@ OPEN_ROWS = 1024
 GROUP_ROWS = 256
 ANCHOR_ROWS = 1024
 LIVE_OFFSET = 256
+RING_SUFFIX = ".ring"
+"""Of files beside a journal with which its rank answers: a dump of the framework's last calls."""
 _DEFINITION_BYTES = 1 << 20
 _PAGE = 4096
 
@@ -87,6 +90,8 @@ class Live(IntEnum):
     """1 while records go to memory only."""
     RETIRED = 10
     """Segments below this number have no writer left."""
+    ASKED = 11
+    """The agent's last question to the rank: 2 × its number, + 1 for one that asks for stacks."""
 
 
 class Definition(IntEnum):

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,6 +333,18 @@ class JournalReader:
         """Slots of a chunk."""
         chunk_slots: int = self.chunk_bytes // RECORD_BYTES
         return chunk_slots
+
+    def ask(self, stacks: bool) -> None:
+        """Ask the writer for a dump of its framework's last calls, which it puts beside its files.
+
+        Raises ``OSError`` where its head is gone or may not be written.
+        """
+        question = (self.live(Live.ASKED) // 2 + 1) * 2 + stacks
+        file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(file, struct.pack("<q", question), LIVE_OFFSET + 8 * Live.ASKED)
+        finally:
+            os.close(file)
 
     # One converter at a time
 

@@ -137,6 +137,9 @@ class JournalWriter:
         self._quota = quota_bytes
         self._say = say
         self.retire: Callable[[int], None] = lambda epoch: None
+        self.answer: Callable[[int], None] = lambda question: None
+        """Called by the journal's own thread when the agent has asked something."""
+        self._answered = 0
         self._lock = threading.RLock()
         """Held for moments only. Who holds ``_making`` may take it, never the other way round."""
         self._making = threading.RLock()
@@ -418,6 +421,9 @@ class JournalWriter:
             try:
                 self._prepare()
                 self.beat()
+                if self._live[Live.ASKED] != self._answered:
+                    self._answered = self._live[Live.ASKED]
+                    self.answer(self._answered)
             except Exception as error:
                 self._untold.append(f"the journal's thread: {error}")
             self._tell()

@@ -30,6 +30,7 @@ from tracekit.session._identity import Identity, Options, identity_of
 from tracekit.session._launch import launch_agent
 from tracekit.session._nccl_log import NcclLog
 from tracekit.session._otel_parent import otel_parent
+from tracekit.session._ring import answer
 from tracekit.session._rundir import (
     Place,
     clock_offset,
@@ -107,6 +108,8 @@ class Session:
                 quota_bytes=self.options.quota_bytes,
                 say=say_once,
             )
+            if not self._writers:
+                writer.answer = lambda question: answer(question, self._places()[id(writer)])
             made = Recorder(writer, identity.rank, identity.world_size, identity.attempt)
             writer.retire = made.retire_before
             made.home = _home(place, described)

@@ -148,7 +148,7 @@ def read_dumps(engine: Engine, attempt: int) -> Dumps | None:
             continue
         if not isinstance(value, dict):
             continue
-        if row["name"] == "group" and "id" in value:
+        if row["name"] in ("group", "dump_group") and "id" in value:
             group = str(value["id"])
             found.members[group] = tuple(value.get("ranks") or ())
             found.names[group] = _name(value)
