@@ -49,13 +49,20 @@ _binder: Callable[..., None] | None = None
 _rank_maker: Callable[[int], Recorder | None] | None = None
 _said: set[str] = set()
 _MOST_SAID = 1000
+_LONGEST_SAID = 400
 
 
 def say_once(message: str) -> None:
     """Tell the user something about tracekit itself, once a process, through ``logging``."""
     if message not in _said and len(_said) < _MOST_SAID:
         _said.add(message)
-        logger.warning("tracekit: %s", message)
+        logger.warning("tracekit: %s", _one_line(message))
+
+
+def _one_line(text: str) -> str:
+    """Text of the user's made fit for any terminal, file and encoding."""
+    short = text if len(text) <= _LONGEST_SAID else text[:_LONGEST_SAID] + "…"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
 class _NullChunk:
