@@ -4,10 +4,10 @@ Accounting: a step of 50 ms with 100 collectives, in which real work empties the
 calls. Each call stands between two readings of the clock; every second step makes empty calls
 instead, and what those cost is taken off. Of each call in the step the median over the steps
 counts, so that a neighbour who takes the core away does not. The collectives are spans of a type
-that the caller holds, then blocking calls of torch.distributed as the adapter sees them, whose
-originals do nothing. Then the first without the work between the calls: what hot caches save. A
-call's own p99.9 is that of a million spans in a tight loop; next to it stands an empty call, for
-what the machine itself does to a tail.
+that the caller holds, then calls of torch.distributed as the adapter sees them, whose originals do
+nothing: blocking ones, then asynchronous ones that are waited for. Then the first without the work
+between the calls: what hot caches save. A call's own p99.9 is that of a million spans in a tight
+loop; next to it stands an empty call, for what the machine itself does to a tail.
 
 A/B: one process, pinned to one core, trains a DDP model of 100 buckets. Blocks of 50 steps with
 and without ``trace()`` take turns, the order in each pair by chance; between blocks everything
@@ -38,8 +38,8 @@ import tracekit
 from benchmarks.rows import Row, main
 from tracekit import recorder
 from tracekit.adapters.torch import trace
-from tracekit.adapters.torch._comm import calls as _calls
 from tracekit.adapters.torch._comm import collectives as _collectives
+from tracekit.adapters.torch._comm import works as _works
 from tracekit.model import Collective
 from tracekit.recorder import span_type
 
@@ -58,19 +58,20 @@ Called = tuple[Callable[..., Any], tuple[Any, ...]]
 class Work:
     """What a call gives back that is over at once."""
 
+    __slots__ = ("__weakref__",)
+
 
 def adapter() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """How the adapter sees an all_reduce and the wait for it, around originals that do nothing."""
-    work = Work()
 
     def allreduce(*_: Any) -> Work:
-        return work
+        return Work()
 
     def wait(*_: Any) -> bool:
         return True
 
     traced = partial(_collectives._traced, "all_reduce", "allreduce")
-    return _collectives._quickly("all_reduce", True, traced, allreduce), _calls._traced_wait(wait)
+    return _collectives._quickly("all_reduce", True, traced, allreduce), _works._traced_wait(wait)
 
 
 def accounting(steps: int) -> Iterator[Row]:
@@ -87,11 +88,16 @@ def accounting(steps: int) -> Iterator[Row]:
         yield reduce.end, tuple(returned)
 
     seen, waited = adapter()
-    options, tensors = dist.AllreduceOptions(), [torch.zeros(1 << 18)]
-    options.asyncOp = False
+    tensors = [torch.zeros(1 << 18)]
+    blocking, going_on = dist.AllreduceOptions(), dist.AllreduceOptions()
+    blocking.asyncOp, going_on.asyncOp = False, True
 
     def by_call(number: int) -> Iterator[Called]:
-        yield seen, (dist.group.WORLD, tensors, options)
+        yield seen, (dist.group.WORLD, tensors, blocking)
+        yield waited, tuple(returned)
+
+    def by_work(number: int) -> Iterator[Called]:
+        yield seen, (dist.group.WORLD, tensors, going_on)
         yield waited, tuple(returned)
 
     def calls(step: int, collective: Callable[[int], Iterator[Called]]) -> Iterator[Called]:
@@ -110,6 +116,7 @@ def accounting(steps: int) -> Iterator[Row]:
     for what, collective, between in (
         ("spans of collectives", by_type, "real work"),
         ("calls of torch.distributed", by_call, "real work"),
+        ("asynchronous calls of it", by_work, "real work"),
         ("spans of collectives", by_type, "nothing"),
     ):
         spent: dict[bool, list[list[int]]] = {True: [], False: []}

@@ -22,8 +22,8 @@ from tracekit.recorder._current import (
 from tracekit.recorder._overhead import pause
 from tracekit.recorder._recorder import Home, Recorder
 from tracekit.recorder._sink import Chunk, Sink
-from tracekit.recorder._spans import AttributedSpan, SpanType, Token, clock
 from tracekit.recorder._types import CollectiveType, span_type
+from tracekit.recorder.spans import AttributedSpan, SpanType, Token, clock
 
 __all__ = [
     "AttributedSpan",

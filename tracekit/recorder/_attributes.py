@@ -58,11 +58,11 @@ _texts: dict[Any, int] = {None: 0}
 
 
 def write_values(
-    slot: Slots, id_: int, attributes: Mapping[str, Any], shape: Shape | None
+    slots: Slots, id_: int, attributes: Mapping[str, Any], shape: Shape | None
 ) -> Shape | None:
     """Write up to six simple attributes as one continuation; None when they need another form.
 
-    ``slot`` is the one that the record itself will take its place from, so that both get into one
+    ``slots`` are those that the record itself will take its place from, so that both get into one
     chunk. ``shape`` is the one that fitted last time, and the one that fits now is returned: a
     span of one name nearly always has the same. Raises ``StopIteration`` at the end of the chunk.
     """
@@ -77,7 +77,7 @@ def write_values(
         if len(attributes) != size or types != (
             type(a), type(b), type(c), type(d), type(e), type(f),
         ):  # fmt: skip
-            return write_values(slot, id_, attributes, None)
+            return write_values(slots, id_, attributes, None)
         if text_a:
             a = _texts[a]
         if text_b:
@@ -91,8 +91,8 @@ def write_values(
         if text_f:
             f = _texts[f]
     except KeyError:  # other keys, or a text that is new
-        return write_values(slot, id_, attributes, None)
-    words, offset, mark, commit = slot()
+        return write_values(slots, id_, attributes, None)
+    words, offset, mark, commit = next(slots)
     try:
         pack(words, offset, id_ << 24 | schema, a, b, c, d, e, f)
     except Exception:  # an integer wider than a word
@@ -140,9 +140,9 @@ def _new_shape(keys: tuple[str, ...], types: tuple[type, ...]) -> Shape | None:
     return get, len(keys), types, a, b, c, d, e, f, Struct("q" + codes).pack_into, schema
 
 
-def write_continuations(slot: Slots, id_: int, attributes: Mapping[str, Any]) -> None:
+def write_continuations(slots: Slots, id_: int, attributes: Mapping[str, Any]) -> None:
     """Write attributes of any number and type; raises ``StopIteration`` at the end of the chunk."""
-    if len(attributes) <= PAYLOAD_WORDS and write_values(slot, id_, attributes, None):
+    if len(attributes) <= PAYLOAD_WORDS and write_values(slots, id_, attributes, None):
         return
     rest: dict[str, Any] = {}
     batch: dict[str, Any] = {}
@@ -152,13 +152,13 @@ def write_continuations(slot: Slots, id_: int, attributes: Mapping[str, Any]) ->
             continue
         batch[key] = value
         if len(batch) == PAYLOAD_WORDS:
-            if not write_values(slot, id_, batch, None):
+            if not write_values(slots, id_, batch, None):
                 rest.update(batch)
             batch = {}
-    if batch and not write_values(slot, id_, batch, None):
+    if batch and not write_values(slots, id_, batch, None):
         rest.update(batch)
     if rest:
-        write_bytes(slot, id_, RecordType.JSON, _json(rest))
+        write_bytes(slots, id_, RecordType.JSON, _json(rest))
 
 
 def _fits(value: Any) -> bool:
@@ -170,11 +170,11 @@ def _fits(value: Any) -> bool:
     return type(value) in _LETTER
 
 
-def write_bytes(slot: Slots, id_: int, type_: int, data: bytes) -> None:
+def write_bytes(slots: Slots, id_: int, type_: int, data: bytes) -> None:
     """Write bytes as continuations; raises ``StopIteration`` at the end of the chunk."""
     for start in range(0, len(data), PAYLOAD_BYTES):
         part = data[start : start + PAYLOAD_BYTES]
-        words, offset, mark, commit = slot()
+        words, offset, mark, commit = next(slots)
         pack_raw(words, offset, id_ << 24 | len(part), part)
         words[mark] = commit | type_
 

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from tracekit.model import KINDS
-from tracekit.recorder import _spans
+from tracekit.recorder import spans
 from tracekit.recorder._attributes import as_text
 from tracekit.recorder._intern import OTHER, interner
 from tracekit.recorder._overhead import cold_cost
 from tracekit.recorder._recorder import Recorder
 from tracekit.recorder._sink import Chunk
-from tracekit.recorder._spans import AttributedSpan, SpanType
 from tracekit.recorder._thread import ThreadState, null_state
 from tracekit.recorder._types import span_type
+from tracekit.recorder.spans import AttributedSpan, SpanType
 
 __all__ = [
     "as_rank",
@@ -107,11 +107,11 @@ def _attach() -> ThreadState:
             state = recorder.state()
     except Exception:
         state = null_state(_null_recorder)
-    _spans.local.state = state
+    spans.local.state = state
     return state
 
 
-_spans.attach = _attach
+spans.attach = _attach
 _bound = threading.local()
 
 
@@ -164,7 +164,7 @@ def install(recorder: Recorder, default: bool = True) -> None:
     _recorders[recorder.rank] = recorder
     if default or _default is None:
         _default = recorder
-        _spans.reset()  # else the stacks of other threads would be forgotten
+        spans.reset()  # else the stacks of other threads would be forgotten
 
 
 def remove(recorder: Recorder) -> None:
@@ -175,7 +175,7 @@ def remove(recorder: Recorder) -> None:
             del _recorders[rank]
     if _default is recorder:
         _default = None
-    _spans.reset()
+    spans.reset()
 
 
 _when_stopped: list[Callable[[], None]] = []
@@ -197,15 +197,15 @@ def tell_stopped() -> None:
 
 def cost_of(call: Callable[[], Any]) -> int:
     """Nanoseconds that a call costs which records something; nothing of it is kept."""
-    before = getattr(_spans.local, "state", None)
-    _spans.local.state = null_state(_null_recorder)
+    before = getattr(spans.local, "state", None)
+    spans.local.state = null_state(_null_recorder)
     try:
         return cold_cost(call)
     finally:
         if before is not None:
-            _spans.local.state = before
+            spans.local.state = before
         else:
-            del _spans.local.state
+            del spans.local.state
 
 
 def renumber(recorder: Recorder) -> None:
@@ -223,8 +223,8 @@ def recorders() -> list[Recorder]:
 
 def _rebind(recorder: Recorder | None) -> None:
     _bound.recorder = recorder
-    if hasattr(_spans.local, "state"):
-        del _spans.local.state
+    if hasattr(spans.local, "state"):
+        del spans.local.state
 
 
 @contextmanager
@@ -353,7 +353,7 @@ def _after_fork_in_child() -> None:
         recorder.abandon()
     _recorders.clear()
     interner.after_fork()
-    _spans.reset()
+    spans.reset()
     _bound.__dict__.clear()
 
 

@@ -31,16 +31,17 @@ from tracekit.recorder._attributes import (
 from tracekit.recorder._intern import interner
 from tracekit.recorder._overhead import is_untraced, pause
 from tracekit.recorder._sink import Sink
-from tracekit.recorder._spans import Token
 from tracekit.recorder._thread import (
     ROWS_PER_THREAD,
     THREAD_BLOCKS,
+    Place,
     Row,
     ThreadState,
     null_state,
-    row_at,
+    place_of,
 )
 from tracekit.recorder._types import span_type
+from tracekit.recorder.spans import Token
 
 __all__ = ["Home", "Recorder"]
 
@@ -73,6 +74,17 @@ class Recorder:
     """
 
     def __init__(self, sink: Sink, rank: int, world_size: int, attempt: int = 0) -> None:
+        places = [place_of(number) for number in range(sink.open_rows)]
+        shared = THREAD_BLOCKS * ROWS_PER_THREAD
+        # First, and so side by side in memory, what is needed for each span.
+        self.ids = count(1)
+        self.step_word = _NO_STEP
+        self.step_id = 0
+        self.free_rows = [Row(place) for place in places[: shared - 1 : -1]]
+        self.open_words = sink.open_words
+        self.group_words = sink.group_words
+        self.spare_place: Place = place_of(sink.open_rows)
+        self.spare_mark = self.spare_place[1]
         self.sink = sink
         self.rank = rank
         self.world_size = world_size
@@ -80,18 +92,11 @@ class Recorder:
         self.home: Home | None = None
         self.closed = False
         self.user_steps = False
-        self.next_id = count(1).__next__
-        self.step_word = _NO_STEP
-        self.step_id = 0
-        self.group_words = sink.group_words
-        self.spare_row = row_at(sink.open_rows)
-        shared = THREAD_BLOCKS * ROWS_PER_THREAD
-        rows = [row_at(number) for number in range(sink.open_rows)]
         self._blocks = [
-            tuple(rows[first : first + ROWS_PER_THREAD])
+            tuple(places[first : first + ROWS_PER_THREAD])
             for first in range(shared - ROWS_PER_THREAD, -1, -ROWS_PER_THREAD)
         ]
-        self.free_rows = rows[: shared - 1 : -1]
+        self.free_rows = [Row(place) for place in places[: shared - 1 : -1]]
         self._states: dict[int, weakref.ref[ThreadState]] = {}
         self._local = threading.local()
         # A thread that is not Python's (one of gloo's, which ends a bucket) forgets its locals
@@ -132,7 +137,7 @@ class Recorder:
             block = self._blocks.pop()
         except IndexError:
             block = ()
-        state = ThreadState(self, lane << LANE_SHIFT, self.sink.open_words, block)
+        state = ThreadState(self, lane << LANE_SHIFT, self.open_words, block)
         for offset, mark in block:
             state.open_words[mark] = 0  # a thread that died inside a span has left it there
             pack_collective_begun(state.open_words, offset, 0, 0, 0, 0, 0, 0, lane, 0)
@@ -189,7 +194,7 @@ class Recorder:
     def overflow(self) -> Row:
         """The row for a span that finds the open-span table full; nobody reads it."""
         self.sink.count("open_overflow")
-        return self.spare_row
+        return Row(self.spare_place)
 
     # Steps
 
@@ -260,18 +265,18 @@ class Recorder:
         """Record an instant with an optional number, text and attributes."""
         now = clock()
         state = self.state()
-        id_ = self.next_id()
+        id_ = next(self.ids)
         flags = int(Flag.VALUE) if value is not None else 0
         what = what_word(interner.name(name), kind_code("user"), 0, flags)
         data = None if text is None else encode_text(text)
         for _ in range(2):
             try:
-                slot = state.slot
+                slots = state.slots
                 if data is not None:
-                    write_bytes(slot, id_, RecordType.TEXT, data)
+                    write_bytes(slots, id_, RecordType.TEXT, data)
                 if attributes:
-                    write_continuations(slot, id_, attributes)
-                words, offset, mark, commit = slot()
+                    write_continuations(slots, id_, attributes)
+                words, offset, mark, commit = next(slots)
             except StopIteration:
                 self.refill(state)
                 continue
@@ -299,7 +304,7 @@ class Recorder:
             pause.on = False
         for state in self._living():
             state.silence()
-        self._forget_groups()
+        self._forget_tables()
         interner.forget(self.sink)
         self.sink.close()
 
@@ -308,7 +313,8 @@ class Recorder:
         self.closed = True
         self._states.clear()
         self._foreign.clear()
-        self._forget_groups()
+        self._forget_tables()
 
-    def _forget_groups(self) -> None:
+    def _forget_tables(self) -> None:
+        self.open_words = memoryview(bytearray(len(self.open_words) * 8)).cast("q")
         self.group_words = memoryview(bytearray(len(self.group_words) * 8)).cast("q")

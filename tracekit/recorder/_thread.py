@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import count, repeat
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from tracekit.model.record import COMMIT, RECORD_BYTES, RECORD_WORDS
 
@@ -17,12 +17,13 @@ __all__ = [
     "ROWS_PER_THREAD",
     "THREAD_BLOCKS",
     "Frame",
+    "Place",
     "Row",
     "Slots",
     "ThreadState",
     "innermost",
     "null_state",
-    "row_at",
+    "place_of",
 ]
 
 THREAD_BLOCKS = 24
@@ -32,17 +33,34 @@ ROWS_PER_THREAD = 16
 _SCRATCH = memoryview(bytearray(1025 * RECORD_BYTES)).cast("q")
 
 
-Row = tuple[int, int]
+Place = tuple[int, int]
 """Byte offset of a row in the open-span table, and the word of its commit word."""
-Slots = Callable[[], tuple[memoryview, int, int, int]]
-"""Gives the place of a chunk's next record: the chunk, the record's byte offset, the place of its
-commit word, and that word. Both the function and what it gives stay valid when a record that a
+Slots = Iterator[tuple[memoryview, int, int, int]]
+"""The places of a chunk's records to come: the chunk, the record's byte offset, the place of its
+commit word, and that word. Both the iterator and what it gives stay valid when a record that a
 signal handler makes meanwhile fills the chunk."""
 
 
-def row_at(number: int) -> Row:
-    """The row with this number."""
+def place_of(number: int) -> Place:
+    """Where the row with this number is."""
     return number * RECORD_BYTES, number * RECORD_WORDS + COMMIT
+
+
+class Row:
+    """A row of the open-span table for spans that any thread may end.
+
+    It remembers what its last span wrote, since the next one is likely to write most of it again:
+    three stores instead of eight. ``size`` is -1 where that was no collective.
+    """
+
+    __slots__ = ("mark", "offset", "parent", "size", "start", "step", "what")
+
+    def __init__(self, place: Place) -> None:
+        self.offset, self.mark = place
+        self.start = self.offset // 8
+        self.what = -1
+        self.step = self.parent = 0
+        self.size = -1
 
 
 class Frame:
@@ -54,7 +72,7 @@ class Frame:
 
     __slots__ = ("deeper", "id", "mark", "outer", "parent", "row", "start", "step", "what")
 
-    def __init__(self, row: Row, outer: Frame | None = None) -> None:
+    def __init__(self, row: Place, outer: Frame | None = None) -> None:
         self.row, self.mark = row[0] // 8, row[1]
         self.outer = outer
         self.deeper: Frame | None = None
@@ -83,9 +101,8 @@ def innermost(top: Frame, what: int) -> Frame:
     return frame
 
 
-def exhausted() -> NoReturn:
-    """The slot source of a chunk that must not be written any more."""
-    raise StopIteration
+EXHAUSTED: Slots = iter(())
+"""The slots of a chunk that must not be written any more."""
 
 
 @cache
@@ -98,21 +115,22 @@ def _places(first: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 class ThreadState:
     """A thread's place to write; swapping its fields silences the thread without any check.
 
-    ``lane`` stands where a ``what`` word has it. ``slot()`` gives the place of the next record and
-    raises ``StopIteration`` at the end of the chunk. ``top`` is the innermost open span; the
-    outermost frame stands for none.
+    ``lane`` stands where a ``what`` word has it. ``slots`` gives the place of the next record and
+    ends with the chunk. ``top`` is the innermost open span; the outermost frame stands for none.
+    ``pending`` is an adapter's: the call of this thread that is over when it has been waited for.
     """
 
     __slots__ = (
         "__weakref__",
         "epoch",
+        "ids",
         "lane",
-        "next_id",
         "open_words",
+        "pending",
+        "places",
         "recorder",
         "refilling",
-        "rows",
-        "slot",
+        "slots",
         "top",
     )
 
@@ -121,21 +139,22 @@ class ThreadState:
         recorder: Recorder,
         lane: int,
         open_words: memoryview,
-        rows: Iterable[Row],
+        places: Iterable[Place],
     ) -> None:
         self.recorder = recorder
-        self.next_id = recorder.next_id
+        self.ids = recorder.ids
         self.lane = lane
         self.open_words = open_words
         self.top = Frame((0, COMMIT))
-        self.rows = iter(rows)
-        self.slot: Slots = exhausted
+        self.places = iter(places)
+        self.pending: Any = None
+        self.slots: Slots = EXHAUSTED
         self.epoch = 0
         self.refilling = False
 
     def deepen(self, outer: Frame) -> Frame:
         """The frame inside one that has none yet; beyond the thread's rows they share the spare."""
-        frame = Frame(next(self.rows, self.recorder.spare_row), outer)
+        frame = Frame(next(self.places, self.recorder.spare_place), outer)
         outer.deeper = frame
         return frame
 
@@ -145,15 +164,15 @@ class ThreadState:
         offsets, marks = _places(first, len(words) * 8)
         commits = count(commit + first, RECORD_BYTES)
         self.epoch = commit >> 32
-        self.slot = zip(repeat(words), offsets, marks, commits).__next__
+        self.slots = zip(repeat(words), offsets, marks, commits)
 
     def retire(self) -> None:
         """Make the next record take a fresh chunk; called from any thread."""
-        self.slot = exhausted
+        self.slots = EXHAUSTED
 
     def silence(self) -> None:
         """Send everything the thread writes from now on to scratch memory."""
-        self.slot = repeat((_SCRATCH, 0, COMMIT, 0)).__next__
+        self.slots = repeat((_SCRATCH, 0, COMMIT, 0))
         self.open_words = _SCRATCH
         self.epoch = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,15 +17,24 @@ from tracekit.model.record import (
     pack_collective_begun,
     what_word,
 )
-from tracekit.recorder import _spans
+from tracekit.recorder import spans
 from tracekit.recorder._intern import interner
-from tracekit.recorder._spans import ERROR, SpanType, Token, clock, halves, write
+from tracekit.recorder.spans import ERROR, SpanType, Token, clock, halves, write
 
 __all__ = ["CollectiveType", "span_type"]
 
-_FARTHEST = (1 << DISTANCE_BITS) - 1
-_SEQ_MASK = (1 << SEQ_BITS) - 1
+_ID = 1 << DISTANCE_BITS
+_FARTHEST = _ID - 1
 _COLLECTIVE = int(RecordType.COLLECTIVE)
+
+
+local = spans.local
+
+
+@spans.follow
+def _use(current: threading.local) -> None:
+    global local
+    local = current
 
 
 class CollectiveType(SpanType):
@@ -40,30 +50,38 @@ class CollectiveType(SpanType):
 
     def begin(self, seq: int = 0, nbytes: int = 0) -> Token:
         try:
-            state = _spans.local.state
+            state = local.state
         except AttributeError:
-            state = _spans.attach()
+            state = spans.attach()
         recorder = state.recorder
         parent = recorder.step_id
         if state.top.id > parent:
             parent = state.top.id
-        id_ = state.next_id()
-        what = self.what | (self.lane or state.lane)
+        what = self.placed or self.what | state.lane
         step = recorder.step_word
-        site = self.site | seq & _SEQ_MASK
+        site = self.site | seq
+        id_ = next(state.ids)
         try:
             row = recorder.free_rows.pop()
         except IndexError:
             row = recorder.overflow()
+        words = state.open_words
         start = clock()
-        pack_collective_begun(
-            state.open_words, row[0], start, what, step, parent, site, nbytes, 0, id_
-        )
+        if row.step is step and row.parent is parent and row.what == what and row.size == nbytes:
+            first = row.start
+            words[first] = start
+            words[first + 4] = site
+            words[row.mark] = id_
+        else:
+            pack_collective_begun(
+                words, row.offset, start, what, step, parent, site, nbytes, 0, id_
+            )
+            if words is recorder.open_words:  # not where this thread is silenced
+                row.what, row.step, row.parent, row.size = what, step, parent, nbytes
         recorder.group_words[self.group] = seq
-        ids = id_ << DISTANCE_BITS
-        if parent and id_ - parent <= _FARTHEST:
-            ids |= id_ - parent
-        return [recorder, row, what, start, step, ids, site, nbytes]
+        distance = id_ - parent
+        ids = id_ * _ID + distance if distance <= _FARTHEST and parent else id_ * _ID
+        return [recorder, row, what, start, step, ids, seq, nbytes]
 
     def end(
         self,
@@ -74,51 +92,56 @@ class CollectiveType(SpanType):
     ) -> None:
         end = clock() if at is None else at
         try:
-            recorder, row, what, start, step, ids, site, nbytes = token
+            recorder, row, what, start, step, ids, seq, nbytes = token
         except ValueError:
             return
-        token.clear()
+        if row is None:
+            return
+        token[1] = None
         try:
-            state = _spans.local.state
+            state = local.state
             if state.recorder is not recorder:
                 state = recorder.state()
         except AttributeError:
-            _spans.attach()
+            spans.attach()
             state = recorder.state()
         if error:
             what |= ERROR
         try:
             if attributes:
                 raise StopIteration
-            words, offset, mark, commit = state.slot()
+            words, offset, mark, commit = next(state.slots)
+            site = self.site | seq
             pack_collective(words, offset, start, end - start, what, step, ids, site, nbytes)
             words[mark] = commit | _COLLECTIVE
         except StopIteration:
-            duration = end - start
+            duration, site = end - start, self.site | seq
             write(state, attributes, _COLLECTIVE, start, duration, what, step, ids, site, nbytes)
-        if row is not recorder.spare_row:
-            state.open_words[row[1]] = 0
+        recorder.open_words[row.mark] = 0
+        if row.mark != recorder.spare_mark:
             recorder.free_rows.append(row)
-        recorder.group_words[self.group + 1] = site & _SEQ_MASK
+        recorder.group_words[self.group + 1] = seq
 
     def drop(self, token: Token) -> None:
         """End a call without a record of it; that the group has it behind it stays known."""
         try:
-            recorder, row, _, _, _, _, site, _ = token
+            recorder, row, _, _, _, _, seq, _ = token
         except ValueError:
             return
-        token.clear()
-        if row is not recorder.spare_row:
-            recorder.sink.open_words[row[1]] = 0
+        if row is None:
+            return
+        token[1] = None
+        recorder.open_words[row.mark] = 0
+        if row.mark != recorder.spare_mark:
             recorder.free_rows.append(row)
-        recorder.group_words[self.group + 1] = site & _SEQ_MASK
+        recorder.group_words[self.group + 1] = seq
 
     @staticmethod
     def amend(token: Token, seq: int | None = None, nbytes: int | None = None) -> None:
         """Correct what an open call was thought to be; its row in the open-span table stays."""
         if token:
             if seq is not None:
-                token[6] = token[6] & ~_SEQ_MASK | seq & _SEQ_MASK
+                token[6] = seq
             if nbytes is not None:
                 token[7] = nbytes
 
@@ -133,26 +156,25 @@ class CollectiveType(SpanType):
         step: int | None = None,
     ) -> None:
         try:
-            state = _spans.local.state
+            state = local.state
         except AttributeError:
-            state = _spans.attach()
+            state = spans.attach()
         recorder = state.recorder
         if not parent:
             parent = recorder.step_id
             if state.top.id > parent:
                 parent = state.top.id
-        what = self.what | self.lane
+        what = self.placed or self.what
         if step is None:
             step = recorder.step_word
-        id_ = state.next_id()
-        ids = id_ << DISTANCE_BITS
-        if parent and id_ - parent <= _FARTHEST:
-            ids |= id_ - parent
-        site = self.site | seq & _SEQ_MASK
+        id_ = next(state.ids)
+        distance = id_ - parent
+        ids = id_ * _ID + distance if distance <= _FARTHEST and parent else id_ * _ID
+        site = self.site | seq
         try:
             if attributes:
                 raise StopIteration
-            words, offset, mark, commit = state.slot()
+            words, offset, mark, commit = next(state.slots)
             pack_collective(words, offset, start, end - start, what, step, ids, site, nbytes)
             words[mark] = commit | _COLLECTIVE
         except StopIteration:

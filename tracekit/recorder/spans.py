@@ -27,15 +27,26 @@ from tracekit.recorder._thread import innermost
 if TYPE_CHECKING:
     from tracekit.recorder._thread import ThreadState
 
-__all__ = ["AttributedSpan", "SpanType", "Token", "clock", "halves", "reset", "write"]
+__all__ = [
+    "AttributedSpan",
+    "SpanType",
+    "Token",
+    "clock",
+    "follow",
+    "halves",
+    "local",
+    "reset",
+    "thread",
+    "write",
+]
 
 local = threading.local()
 
 ERROR = int(Flag.ERROR)
 
 Token = list[Any]
-"""A span that was begun: recorder, row, what, start, step, and the record's words from 4 on.
-Empty once it has ended."""
+"""A span that was begun: recorder, row, what, start, step, id and parent; of a collective then word
+4 of its record, sequence number and bytes. The row is None once it has ended."""
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
 
@@ -44,10 +55,31 @@ def attach() -> ThreadState:
     raise NotImplementedError
 
 
+def thread() -> ThreadState:
+    """The state of this thread; ``local.state`` for who has no time for a call."""
+    try:
+        state: ThreadState = local.state
+    except AttributeError:
+        state = attach()
+    return state
+
+
+_followers: list[Callable[[threading.local], None]] = []
+
+
+def follow(use: Callable[[threading.local], None]) -> None:
+    """Tell a module which ``local`` to use, now and after each reset: a global of its own costs
+    less than one of this module."""
+    _followers.append(use)
+    use(local)
+
+
 def reset() -> None:
     """Let every thread ask for its state anew."""
     global local
     local = threading.local()
+    for use in _followers:
+        use(local)
 
 
 def write(
@@ -68,10 +100,10 @@ def write(
     """
     for _ in range(3):
         try:
-            slot = state.slot
+            slots = state.slots
             if attributes:
-                write_continuations(slot, ids >> DISTANCE_BITS if type_ else ids, attributes)
-            words, offset, mark, commit = slot()
+                write_continuations(slots, ids >> DISTANCE_BITS if type_ else ids, attributes)
+            words, offset, mark, commit = next(slots)
         except StopIteration:
             state.recorder.refill(state)
             continue
@@ -98,7 +130,7 @@ def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[Attri
         parent = recorder.step_id
         if outer.id > parent:
             parent = outer.id
-        id_ = state.next_id()
+        id_ = next(state.ids)
         start = clock()
         # From here on no call: a span that a signal handler records must not meet half a frame.
         words = state.open_words
@@ -125,7 +157,7 @@ def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[Attri
                 frame = innermost(frame, what)
             start = frame.start
             flagged = what if kind is None else what | ERROR
-            words, offset, mark, commit = state.slot()
+            words, offset, mark, commit = next(state.slots)
             pack_span(
                 words, offset, start, end - start, flagged, frame.step, frame.id, frame.parent
             )
@@ -159,11 +191,11 @@ def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[Attri
                         frame = innermost(frame, what)
                     start, id_ = frame.start, frame.id
                     flagged = what if kind is None else what | ERROR
-                    slot = state.slot
-                    shape = write_values(slot, id_, self.attributes, shape)
+                    slots = state.slots
+                    shape = write_values(slots, id_, self.attributes, shape)
                     if shape is None:
                         raise StopIteration
-                    words, offset, mark, commit = slot()
+                    words, offset, mark, commit = next(slots)
                     pack_span(
                         words, offset, start, end - start, flagged, frame.step, id_, frame.parent
                     )
@@ -188,13 +220,15 @@ class SpanType:
     that any thread may end. ``complete`` records one whose times are known.
     """
 
-    __slots__ = ("attributed", "lane", "what")
+    __slots__ = ("attributed", "lane", "placed", "what")
 
     def __init__(
         self, what: int, lane: int, with_attributes: Callable[[], type[AttributedSpan]]
     ) -> None:
         self.what = what
         self.lane = lane
+        self.placed = what | lane if lane else 0
+        """``what`` with the lane, where that is not the recording thread's."""
         self.attributed: Callable[[], AttributedSpan]
         """Makes one use with attributes; the class for it is made at the first."""
 
@@ -219,7 +253,7 @@ class SpanType:
     def begin(self, seq: int = 0, nbytes: int = 0) -> Token:
         """Open a span: from now on it is in the open-span table. End it with ``end``.
 
-        Sequence number and bytes are for the types of collectives.
+        Sequence number (below 2**48) and bytes are for the types of collectives.
         """
         try:
             state = local.state
@@ -229,15 +263,22 @@ class SpanType:
         parent = recorder.step_id
         if state.top.id > parent:
             parent = state.top.id
-        id_ = state.next_id()
-        what = self.what | (self.lane or state.lane)
+        what = self.placed or self.what | state.lane
         step = recorder.step_word
+        id_ = next(state.ids)
         try:
             row = recorder.free_rows.pop()
         except IndexError:
             row = recorder.overflow()
+        words = state.open_words
         start = clock()
-        pack_begun(state.open_words, row[0], start, what, step, parent, id_)
+        if row.step is step and row.parent is parent and row.what == what and row.size < 0:
+            words[row.start] = start
+            words[row.mark] = id_
+        else:
+            pack_begun(words, row.offset, start, what, step, parent, id_)
+            if words is recorder.open_words:  # not where this thread is silenced
+                row.what, row.step, row.parent, row.size = what, step, parent, -1
         return [recorder, row, what, start, step, id_, parent]
 
     def end(
@@ -256,7 +297,9 @@ class SpanType:
             recorder, row, what, start, step, id_, parent = token
         except ValueError:
             return
-        token.clear()
+        if row is None:
+            return
+        token[1] = None
         try:
             state = local.state
             if state.recorder is not recorder:
@@ -269,13 +312,13 @@ class SpanType:
         try:
             if attributes:
                 raise StopIteration
-            words, offset, mark, commit = state.slot()
+            words, offset, mark, commit = next(state.slots)
             pack_span(words, offset, start, end - start, what, step, id_, parent)
             words[mark] = commit
         except StopIteration:
             write(state, attributes, 0, start, end - start, what, step, id_, parent)
-        if row is not recorder.spare_row:
-            state.open_words[row[1]] = 0
+        recorder.open_words[row.mark] = 0
+        if row.mark != recorder.spare_mark:
             recorder.free_rows.append(row)
 
     def complete(
@@ -303,14 +346,14 @@ class SpanType:
             parent = recorder.step_id
             if state.top.id > parent:
                 parent = state.top.id
-        what = self.what | self.lane if self.lane else self.what
+        what = self.placed or self.what
         if step is None:
             step = recorder.step_word
-        id_ = state.next_id()
+        id_ = next(state.ids)
         try:
             if attributes:
                 raise StopIteration
-            words, offset, mark, commit = state.slot()
+            words, offset, mark, commit = next(state.slots)
             pack_span(words, offset, start, end - start, what, step, id_, parent)
             words[mark] = commit
         except StopIteration:

@@ -8,20 +8,15 @@ the borders are marks on the current stream, before the call and behind its wait
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
 from tracekit import recorder
-from tracekit.adapters._patch import Watch, patch
-from tracekit.adapters.torch._comm.exit import settle_at_exit
+from tracekit.adapters._patch import Watch
 from tracekit.adapters.torch._comm.group import Group, group_of
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
-from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._loop import device_clock_of
 from tracekit.recorder import CollectiveType, Token, pause
 
@@ -29,13 +24,12 @@ __all__ = [
     "Call",
     "Calls",
     "HostCall",
+    "HostFlight",
     "calls_by_id",
     "calls_of",
     "collective_cost",
-    "end_pending",
     "here",
-    "later",
-    "watch_works",
+    "insiders",
 ]
 
 
@@ -69,12 +63,21 @@ class _Here(threading.local):
     """What the calls inside a whole carry."""
     together: tuple[Call, ...] = ()
     """The calls since the start of coalescing."""
-    pending: tuple[Any, Callable[..., None], Token | None] | None = None
-    """A call that returns when it is over: the work whose wait is its end, and what ends it,
-    with its token where that is all."""
+
+    def enter(self, inside: str) -> None:
+        """This thread's calls belong to something larger from now on."""
+        self.inside = inside
+        insiders.append(inside)
+
+    def leave(self) -> None:
+        """They stand for themselves again."""
+        self.inside = ""
+        insiders.pop()
 
 
 here = _Here()
+insiders: list[str] = []
+"""What the threads of the process are inside of; empty nearly always, and cheaper to ask."""
 
 
 class Types:
@@ -201,8 +204,9 @@ class Calls:
     def __init__(self, process_group: Any) -> None:
         self.group = group_of(process_group)
         self._types: dict[tuple[Any, ...], Types] = {}
-        self.blocking: dict[tuple[str, Any], CollectiveType] = {}
-        """By operation and dtype, of the calls without a root: what was made once is made often."""
+        self.frequent: dict[str, dict[Any, Types]] = {}
+        """By operation and dtype, of the calls without a root on tensors of the host: what was
+        made once is made often."""
 
     def begin(
         self,
@@ -230,10 +234,10 @@ class Calls:
             clock = device_clock_of(device)
             if clock is not None:
                 return DeviceCall(clock, types, seq, nbytes, blocking)
+        if root is None:
+            self.frequent.setdefault(op, {})[dtype] = types
         if not blocking:
             return HostFlight(types, seq, nbytes)
-        if root is None:
-            self.blocking[op, dtype] = types.blocking
         return HostCall(types.blocking, seq, nbytes)
 
     def _new_types(self, op: str, dtype: Any, root: int | None, name: str) -> Types:
@@ -259,104 +263,3 @@ def collective_cost(process_group: Any) -> int:
         calls.begin("all_reduce", tensor, 4, True, seq=calls.group.last() + 1).waited()
 
     return recorder.cost_of(one)
-
-
-_flights: Watch[Call] = Watch()
-
-
-def later(call: Call, work: Any) -> None:
-    """The call goes on: who waits for its work ends it, or its future, or that nobody has it."""
-    _flights.add(work, call, guarded("collectives")(call.gone))
-
-
-def _is_done(call: Call, *_: object) -> None:
-    try:
-        call.done()
-    except Exception as error:
-        failed("collectives", error)
-
-
-def watch_works() -> list[Callable[[], None]]:
-    """Record the waits for works; returns what undoes it."""
-    settle_at_exit()
-    return [patch(dist.Work, "wait", _traced_wait), patch(dist.Work, "get_future", _traced_future)]
-
-
-def _traced_wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        pending = here.pending
-        if pending is None or pending[0] is not self:
-            return _wait_for_flight(original, self, args, kwargs)
-        here.pending = None
-        _, end, token = pending
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException:
-            end_pending(end, token, error=True)
-            raise
-        try:
-            end(token)
-        except Exception as error:
-            failed("collectives", error)
-        return result
-
-    return wait
-
-
-@guarded("collectives")
-def end_pending(end: Callable[..., None], token: Token | None, error: bool = False) -> None:
-    """End a call that returns when it is over."""
-    if token is None:
-        end(error)
-    else:
-        end(token, error=error)
-
-
-def _wait_for_flight(
-    original: Callable[..., Any], work: Any, args: tuple[Any, ...], kwargs: Any
-) -> Any:
-    call = _flights.get(work)
-    if call is None or here.inside:
-        return original(work, *args, **kwargs)
-    _begin_wait(call)
-    try:
-        result = original(work, *args, **kwargs)
-    except BaseException:
-        _end_wait(call, error=True)
-        raise
-    _end_wait(call, error=False)
-    return result
-
-
-def _traced_future(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Who takes the future need not wait for the work: then the future says when it is over.
-
-    Nobody else is told by it: a callback on a thread of the backend costs more than a span.
-    """
-
-    @functools.wraps(original)
-    def get_future(self: Any, /) -> Any:
-        future = original(self)
-        call = _flights.get(self)
-        if isinstance(call, HostFlight) and not call.tells:
-            _listen(call, future)
-        return future
-
-    return get_future
-
-
-@guarded("collectives")
-def _listen(call: HostFlight, future: Any) -> None:
-    call.tells = True
-    future.add_done_callback(functools.partial(_is_done, call))
-
-
-@guarded("collectives")
-def _begin_wait(call: Call) -> None:
-    call.wait_begins()
-
-
-@guarded("collectives")
-def _end_wait(call: Call, error: bool) -> None:
-    call.waited(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -20,18 +21,27 @@ from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._comm.calls import (
     Call,
     Calls,
+    HostFlight,
     calls_by_id,
     calls_of,
     collective_cost,
-    end_pending,
     here,
-    later,
-    watch_works,
+    insiders,
 )
+from tracekit.adapters.torch._comm.works import end_pending, later, now, watch_works
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.recorder import Recorder, pause
+from tracekit.recorder import Recorder, pause, spans
 
 __all__ = ["MESSAGES", "message", "size_of", "watch_collectives"]
+
+local = spans.local
+
+
+@spans.follow
+def _use(current: threading.local) -> None:
+    global local
+    local = current
+
 
 _METHODS = {
     "all_gather_single": "all_gather",
@@ -155,9 +165,7 @@ def _traced(op: str, method: str, original: Callable[..., Any]) -> Callable[...,
             if message:
                 calls_of(self).group.paired()
             if blocking and not inside and work is not None:
-                if here.pending is not None:
-                    end_pending(*here.pending[1:])  # nobody has waited for the one before
-                here.pending = work, begun.waited, None
+                now(begun, work)
             elif inside:
                 here.together = (*here.together, begun)
             elif work is None:
@@ -178,8 +186,7 @@ _Begun = tuple[Call, bool]
 def _quickly(
     op: str, listed: bool, make: Callable[..., Any], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The frequent calls that block a thread of the host: of one tensor, ``listed`` or the larger
-    of two.
+    """The frequent calls on tensors of the host: of one tensor, ``listed`` or the larger of two.
 
     All that is done for one is here: each function more that is entered costs as much as what it
     does. Whatever is new or odd goes the general way.
@@ -188,32 +195,43 @@ def _quickly(
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if here.inside or pause.on:
-            return general(self, *args, **kwargs)
+        types = None
         try:
+            state = local.state
             if listed:
                 (tensor,) = args[0]
                 nbytes = tensor.nbytes
             else:
                 tensor = args[0]
                 nbytes = max(tensor.nbytes, args[1].nbytes)
-            if args[-1].asyncOp or here.pending is not None or not tensor.is_cpu:
-                return general(self, *args, **kwargs)
-            calls = calls_by_id[id(self)]
-            type_ = calls.blocking[op, tensor.dtype]
-            seq = self._get_sequence_number_for_group() + 1 - calls.group.beside
-            token = type_.begin(seq, nbytes)
+            if state.pending is None and tensor.is_cpu and not (insiders or pause.on or kwargs):
+                goes_on = args[-1].asyncOp
+                calls = calls_by_id[id(self)]
+                types = calls.frequent[op][tensor.dtype]
+                seq = self._get_sequence_number_for_group() + 1 - calls.group.beside
+                if goes_on:
+                    flight = HostFlight(types, seq, nbytes)
+                else:
+                    type_ = types.blocking
+                    token = type_.begin(seq, nbytes)
         except Exception:
+            types = None
+        if types is None:
             return general(self, *args, **kwargs)
         try:
-            work = original(self, *args, **kwargs)
+            work = original(self, *args)
         except BaseException:
-            end_pending(type_.end, token, error=True)
+            if goes_on:
+                _fail(flight)
+            else:
+                end_pending(type_, token, error=True)
             raise
-        if work is not None:
-            here.pending = work, type_.end, token
+        if work is None:
+            _finish(flight) if goes_on else end_pending(type_, token)
+        elif goes_on:
+            later(flight, work)
         else:
-            end_pending(type_.end, token)
+            state.pending = work, type_, token
         return work
 
     return call
@@ -304,6 +322,11 @@ def _fail(call: Call) -> None:
 
 
 @guarded("collectives")
+def _finish(call: Call) -> None:
+    call.done()
+
+
+@guarded("collectives")
 def _count_inner(op: str, args: Sequence[Any]) -> None:
     here.inner_bytes += _carried(op, args, 1)
 
@@ -339,9 +362,11 @@ class _All:
 def _traced_start(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _start_coalescing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
         if not here.inside:
-            here.inside, here.together = "together", ()
-        return original(self, *args, **kwargs)
+            here.enter("together")
+            here.together = ()
+        return result
 
     return _start_coalescing
 
@@ -351,7 +376,7 @@ def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
     def _end_coalescing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         calls, here.together = here.together, ()
         if here.inside == "together":
-            here.inside = ""
+            here.leave()
         work = original(self, *args, **kwargs)
         if calls:
             _end_together(calls, work)

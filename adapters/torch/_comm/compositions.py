@@ -90,14 +90,15 @@ def _composed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         composed = _compose(name, args, kwargs)
         if composed is None:
             return original(*args, **kwargs)
-        here.inside, here.inner_bytes = "whole", 0
+        here.enter("whole")
+        here.inner_bytes = 0
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            here.inside = ""
+            here.leave()
             composed.ends(error=True)
             raise
-        here.inside = ""
+        here.leave()
         composed.ends(error=False)
         return result
 

@@ -73,14 +73,14 @@ def _traced(op: str, original: Callable[..., Any]) -> Callable[..., Any]:
         begun = _begin(op, args, kwargs)
         if begun is None:
             return original(*args, **kwargs)
-        here.inside = "whole"
+        here.enter("whole")
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            here.inside = ""
+            here.leave()
             _fail(begun)
             raise
-        here.inside = ""
+        here.leave()
         _go_on(begun, result)
         return result
 

@@ -368,16 +368,19 @@ def failing(rank: int, ranks: int) -> None:
     with recording() as tape:
         handle = trace(nn.Linear(1, 1))
         if rank == 0:
-            with pytest.raises((RuntimeError, ValueError)):
-                dist.all_gather_into_tensor(torch.empty(1), tensor())
+            for later in (False, True, False, True):
+                with pytest.raises((RuntimeError, ValueError)):
+                    dist.all_gather_into_tensor(torch.empty(1), tensor(), async_op=later)
         with pytest.raises((TypeError, RuntimeError)):
             dist.all_reduce("nothing")
         handle.detach()
         assert not tape.open_spans()
-        assert all(span.error for span in calls(tape))
+        assert [span.error for span in calls(tape)] == [True] * 4 * (rank == 0)
 
 
-def test_a_call_that_raises_raises_as_before_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_call_that_raises_is_made_once_raises_as_before_and_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
     launch(failing, 2, tmp_path)
 
 
