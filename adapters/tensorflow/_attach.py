@@ -16,9 +16,21 @@ from tracekit.adapters.tensorflow._handle import Handle
 from tracekit.adapters.tensorflow._loop import Loop, join
 from tracekit.adapters.tensorflow._phases import watch_phases
 
-__all__ = ["attach", "bind"]
+__all__ = ["asked", "attach", "bind", "when_asked"]
 
 _KEY_MS = 1000
+_instead: list[Callable[[], None]] = []
+
+
+def when_asked(stop: Callable[[], None]) -> None:
+    """Call ``stop`` once the script asks for tracing itself: then nothing is traced unasked."""
+    _instead.append(stop)
+
+
+def asked() -> None:
+    """The script asks for tracing itself."""
+    while _instead:
+        _instead.pop()()
 
 
 @guarded("rank")

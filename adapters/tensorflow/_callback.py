@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tracekit import recorder
-from tracekit.adapters.tensorflow._attach import attach, bind
+from tracekit.adapters.tensorflow._attach import asked, attach, bind
 from tracekit.adapters.tensorflow._facts import tell_epoch, tell_model, tell_strategy
 from tracekit.adapters.tensorflow._gradients import loss_scale_of
 from tracekit.adapters.tensorflow._guard import guarded, loaded, require
@@ -47,6 +47,8 @@ class TracekitCallback:
     """
 
     _supports_tf_logs = True
+    automatic = False
+    """Whether the script knows nothing of it."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         require()
@@ -105,6 +107,8 @@ class TracekitCallback:
     def on_train_begin(self, logs: Any = None) -> None:
         """Model, optimizer and strategy are complete."""
         self._finish()
+        if not self.automatic:
+            asked()
         strategy = self._strategy()
         if strategy is not None:
             bind(strategy)
@@ -199,6 +203,8 @@ class TracekitCallback:
         handle, self._handle = self._handle, None
         loop, self._loop = self._loop, None
         if loop is not None:
+            if loop.in_fit:
+                loop.end_step()  # somebody else may trace this loop, and go on
             loop.in_fit, loop.runs = False, ""
         self._leave_evaluation(None)
         if handle is not None:

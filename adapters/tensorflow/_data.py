@@ -9,8 +9,8 @@ from typing import Any
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch, patch
-from tracekit.adapters.tensorflow._attach import attach
-from tracekit.adapters.tensorflow._facts import tell_dataset, tell_epoch
+from tracekit.adapters.tensorflow._attach import asked, attach
+from tracekit.adapters.tensorflow._facts import filled, tell_dataset, tell_epoch
 from tracekit.adapters.tensorflow._guard import failed, guarded, require
 from tracekit.adapters.tensorflow._handle import Handle
 from tracekit.adapters.tensorflow._loop import active, type_of
@@ -48,6 +48,7 @@ def trace_dataset(dataset: Any) -> Handle:
     require()
     if not hasattr(type(dataset), "__iter__") or not hasattr(dataset, "element_spec"):
         raise UsageError(f"trace_dataset() needs a dataset, not {type(dataset).__name__}")
+    asked()
     handle = Handle(dataset=dataset)
     _attach(handle, dataset)
     return handle
@@ -117,7 +118,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             counts.inside = False
-        counts.batches += 1
+        counts.batches += filled(result)
         return result
 
     return following

@@ -15,9 +15,12 @@ from tracekit.adapters.tensorflow._guard import guarded, loaded
 from tracekit.recorder import Recorder
 
 __all__ = [
+    "about_dataset",
+    "filled",
     "tell_checkpoint",
     "tell_dataset",
     "tell_epoch",
+    "tell_input",
     "tell_model",
     "tell_process",
     "tell_reduction",
@@ -25,6 +28,8 @@ __all__ = [
 ]
 
 _LIBRARIES = ("keras", "numpy", "tensorflow", "tf_keras")
+_JOINING = ("horovod", "byteps")
+"""What lets processes train together of which TensorFlow knows nothing."""
 _MOST = {"tf_epoch": 16, "checkpoint_state": 8, "reduction": 8}
 _told: WeakKeyDictionary[Recorder, Counter[str]] = WeakKeyDictionary()
 _told_values: WeakKeyDictionary[Recorder, set[str]] = WeakKeyDictionary()
@@ -69,7 +74,9 @@ def tell_strategy(rec: Recorder, strategy: Any) -> None:
         "visible_devices": {
             kind: len(tf.config.get_visible_devices(kind)) for kind in ("CPU", "GPU")
         },
+        "logical_devices": _logical(tf, role, index),
         "implementation": _implementation(strategy),
+        "joined_by": next((name for name in _JOINING if name in sys.modules), None),
         "keras": keras_name(),
         "tensorflow": str(tf.__version__),
         "role": role,
@@ -107,8 +114,24 @@ def _extended(strategy: Any) -> Any:
 def _devices(strategy: Any) -> tuple[Any, ...]:
     try:
         return tuple(_extended(strategy).worker_devices)
-    except (AttributeError, RuntimeError):  # the strategy that is there when there is none
-        return ()
+    except (AttributeError, RuntimeError):
+        # Without a strategy TensorFlow has one all the same, which takes the first accelerator.
+        tf = loaded()
+        return (f"/device:{'GPU' if tf.config.get_visible_devices('GPU') else 'CPU'}:0",)
+
+
+def _logical(tf: Any, role: str, index: int) -> dict[str, int] | None:
+    """What this process divided its devices into, once the runtime has done it."""
+    module: Any = sys.modules.get("tensorflow.python.eager.context")
+    if module is None or not getattr(module.context(), "_initialized", False):
+        return None
+    found = {}
+    for kind in ("CPU", "GPU"):
+        names = [str(one.name) for one in tf.config.list_logical_devices(kind)]
+        # In a cluster those of all workers are listed.
+        mine = f"/job:{role}/replica:0/task:{index}/"
+        found[kind] = sum("/job:" not in name or mine in name for name in names)
+    return found
 
 
 def _local(strategy: Any) -> int | None:
@@ -185,15 +208,19 @@ def _plain(value: Any) -> Any:
 
 @guarded("fact tf_dataset")
 def tell_dataset(dataset: Any, name: str = "train") -> None:
+    """Record what a dataset says of itself."""
+    tell_input(about_dataset(dataset), name)
+
+
+@guarded("fact tf_dataset")
+def about_dataset(dataset: Any) -> dict[str, Any]:
     """What a dataset says of itself and of what it was made of."""
-    rec = recorder.current()
     chain = list(_chain(dataset))
     kinds = [type(one).__name__ for one in chain]
     inner = chain[0] if chain else dataset
     shuffle: Any = next((one for one in chain if "Shuffle" in type(one).__name__), None)
     batch = next((one for one in chain if hasattr(one, "_batch_size")), None)
-    value = {
-        "name": name,
+    return {
         "cardinality": _cardinality(dataset),
         "shuffle_buffer": _number(getattr(shuffle, "_buffer_size", None)),
         "files": _files(chain),
@@ -201,7 +228,13 @@ def tell_dataset(dataset: Any, name: str = "train") -> None:
         "batch": _number(batch._batch_size) if batch is not None else None,
         "made_by": kinds[:12],
     }
-    _tell(rec, "tf_dataset", value)
+
+
+@guarded("fact tf_dataset")
+def tell_input(about: dict[str, Any] | None, name: str = "train") -> None:
+    """What a dataset said of itself when it was begun."""
+    if about:
+        _tell(recorder.current(), "tf_dataset", {"name": name, **about})
 
 
 def _chain(dataset: Any) -> Iterable[Any]:
@@ -247,44 +280,32 @@ def tell_epoch(epoch: int, batches: int) -> None:
     _tell(recorder.current(), "tf_epoch", {"epoch": epoch, "elements": batches})
 
 
+def filled(batch: Any) -> int:
+    """1 for a batch with samples, 0 for one that stands in for a worker whose data has ended."""
+    tf = loaded()
+    try:
+        parts = tf.nest.flatten(batch, expand_composites=True)
+        return int(not parts or any(one.shape.rank == 0 or one.shape[0] != 0 for one in parts))
+    except Exception:
+        return 1  # what has no shape is no tensor's batch
+
+
 # Reductions
 
 
-@guarded("fact reduction")
-def tell_reduction(strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """By which operation a value of the replicas was reduced, and whether it is a mean."""
-    op = args[0] if args else kwargs.get("reduce_op")
-    value = args[1] if len(args) > 1 else kwargs.get("value")
-    locals_ = getattr(value, "values", None)
-    first = locals_[0] if isinstance(locals_, tuple) and locals_ else value
-    operation = getattr(first, "op", None) if not hasattr(first, "numpy") else None
-    mean = _is_mean(operation) if operation is not None else None
-    reduced = str(getattr(op, "value", op)).rpartition(".")[2].upper()
-    if operation is None and not isinstance(locals_, tuple):
-        return  # outside of graphs values have no history, and TensorFlow itself reduces some
-    name = str(getattr(operation, "name", "value")).rpartition("/")[2] or "value"
+def tell_reduction(value: str, reduced: str, replicas: int, mean: bool | None) -> None:
+    """By which operation a value of the replicas was reduced, and whether each is a mean."""
     _tell(
         recorder.current(),
         "reduction",
         {
-            "value": name,
+            "value": value or "value",
             "per_replica": True,
             "reduced": reduced,
-            "replicas": int(strategy.num_replicas_in_sync),
+            "replicas": replicas,
             "mean": mean,
         },
     )
-
-
-def _is_mean(operation: Any) -> bool:
-    """Whether a tensor of a graph is a mean that nothing divided afterwards."""
-    for _ in range(8):
-        kind = operation.type
-        if kind in ("Identity", "Cast", "Reshape", "Squeeze") and operation.inputs:
-            operation = operation.inputs[0].op
-            continue
-        return bool(kind == "Mean")
-    return False
 
 
 # Checkpoints

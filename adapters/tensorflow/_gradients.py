@@ -87,7 +87,9 @@ class _Check:
             given = list(given)
             _inside.one = True
             try:
-                self._optimizer = weakref.ref(optimizer)
+                # What a strategy calls for each replica is the one inside of a scaling one.
+                if _scales(optimizer) or not _scales(self._optimizer()):
+                    self._optimizer = weakref.ref(optimizer)
                 if _SCALED not in {cls.__module__ for cls in type(optimizer).__mro__}:
                     self._count([one[0] if isinstance(one, tuple) else one for one in given])
                 return original(optimizer, given, *args, **kwargs)
@@ -155,9 +157,13 @@ class _Check:
             rec.event("loss_scale", scale)
 
 
+def _scales(optimizer: Any) -> bool:
+    return "LossScale" in type(optimizer).__name__
+
+
 def loss_scale_of(optimizer: Any) -> float | None:
     """The loss scale of an optimizer that has one."""
     for name in ("loss_scale", "dynamic_scale"):
-        if "LossScale" in type(optimizer).__name__ and hasattr(optimizer, name):
+        if _scales(optimizer) and hasattr(optimizer, name):
             return float(getattr(optimizer, name).numpy())
     return None

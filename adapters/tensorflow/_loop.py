@@ -58,7 +58,8 @@ class Loop:
         self.outermost_trace: object = None
         """Says which call of the program traces at the moment."""
         self._frames: list[object] = []
-        self._marked = False
+        self._marked = self._applied = False
+        """Whether the call applied gradients: as it was traced, by a function known to."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._thread = 0
@@ -118,6 +119,11 @@ class Loop:
                     self._known.add(key)
 
     @property
+    def trains(self) -> bool:
+        """Whether gradients were applied in the call that is on its way, or was the last."""
+        return self._marked or self._applied
+
+    @property
     def inside(self) -> bool:
         """Whether a call that counts is on its way, on this or a replica's thread."""
         return bool(self._frames)
@@ -126,6 +132,8 @@ class Loop:
         """Make a call of the program; the outermost one is recorded, and may be a step."""
         frames = self._frames
         if frames:
+            if key is not None and key in self._known:
+                self._applied = True
             if get_ident() != self._thread:
                 return call(*args, **kwargs)
             frames.append(key)
@@ -140,7 +148,7 @@ class Loop:
     ) -> Any:
         known = key is not None and key in self._known
         self._thread = get_ident()
-        self._marked = False
+        self._marked = self._applied = False
         self._frames.append(key)
         opened = None
         try:
@@ -162,13 +170,17 @@ class Loop:
             else:
                 with type_:
                     result = call(*args, **kwargs)
+        except BaseException as error:
+            if opened is not None:
+                calls_of(self.recorder).fail(opened, error)
+            raise
         finally:
             self._frames.clear()
-            if opened is not None:
-                calls_of(self.recorder).end(opened, False)
+        if opened is not None:
+            calls_of(self.recorder).end(opened, False)
         if new:
             self._note(key)
-        if known or self._marked:
+        if known or self._marked or self._applied:
             traced = new or self._marked
             self.call_began, self.call_ended = (0, 0) if traced else (started, clock())
             self._ends()

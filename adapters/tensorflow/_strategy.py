@@ -10,12 +10,13 @@ from typing import Any
 
 from tracekit import recorder
 from tracekit.adapters._patch import Watch, patch
-from tracekit.adapters.tensorflow._attach import attach, bind
+from tracekit.adapters.tensorflow._attach import asked, attach, bind
 from tracekit.adapters.tensorflow._calls import calls_of
-from tracekit.adapters.tensorflow._facts import tell_process, tell_reduction, tell_strategy
+from tracekit.adapters.tensorflow._facts import tell_dataset, tell_process, tell_strategy
 from tracekit.adapters.tensorflow._guard import guarded, require
 from tracekit.adapters.tensorflow._handle import Handle
 from tracekit.adapters.tensorflow._loop import active, type_of
+from tracekit.adapters.tensorflow._results import reduced, returned, watch_looks, watch_results
 from tracekit.adapters.tensorflow._windows import settings_of
 from tracekit.errors import UsageError
 
@@ -42,6 +43,7 @@ def trace_strategy(
     TensorFlow and ``UsageError`` for what is neither; the training is never disturbed.
     """
     require()
+    asked()
     chosen = settings_of(windows)
     if isinstance(strategy, type) or not hasattr(strategy, "extended"):
         if not callable(strategy):
@@ -81,7 +83,10 @@ def _attach(
 def watch_strategy(strategy: Any) -> list[Callable[[], None]]:
     """Record what a strategy is asked for; returns what undoes it."""
     undo = [_watched.add(strategy, True)]
-    for name, make in (("run", _run), ("reduce", _reduce), ("gather", _gather), ("scope", _scope)):
+    loop = active()
+    if loop is not None:
+        undo += watch_results(loop)
+    for name, make in _METHODS.items():
         if hasattr(strategy, name):
             undo.append(patch(type(strategy), name, make))
         else:
@@ -97,9 +102,15 @@ def _run(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         loop = active() if _watched.get(self) else None
-        if loop is None or not _eager():
+        if loop is None:
             return original(self, *args, **kwargs)
-        return loop.run("strategy.run", None, original, (self, *args), kwargs)
+        if _eager():
+            result = loop.run("strategy.run", None, original, (self, *args), kwargs)
+        else:
+            result = original(self, *args, **kwargs)
+        if not loop.in_fit:
+            returned(self, args[0] if args else kwargs.get("fn"), result)
+        return result
 
     return run
 
@@ -109,7 +120,7 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not _watched.get(self):
             return original(self, *args, **kwargs)
-        tell_reduction(self, args, kwargs)
+        _told(self, args, kwargs)
         if not _eager():
             return original(self, *args, **kwargs)
         with _together("all_reduce"):
@@ -118,10 +129,20 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     return reduce
 
 
+def _told(strategy: Any, args: Any, kwargs: Any) -> None:
+    loop = active()
+    if loop is not None and not loop.in_fit:  # Keras reduces in its own way
+        how = args[0] if args else kwargs.get("reduce_op")
+        reduced(strategy, args[1] if len(args) > 1 else kwargs.get("value"), how)
+
+
 def _gather(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def gather(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not _watched.get(self) or not _eager():
+        if not _watched.get(self):
+            return original(self, *args, **kwargs)
+        reduced(self, args[0] if args else kwargs.get("value"), None)
+        if not _eager():
             return original(self, *args, **kwargs)
         with _together("all_gather"):
             return original(self, *args, **kwargs)
@@ -176,3 +197,26 @@ def _scope(original: Callable[..., Any]) -> Callable[..., Any]:
         return _Scope(made) if _watched.get(self) and _eager() else made
 
     return scope
+
+
+def _distribute(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What is told before it is tried: files that are too few are an error of TensorFlow's."""
+
+    @functools.wraps(original)
+    def experimental_distribute_dataset(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        if _watched.get(self) and _eager():
+            loop = active()
+            tell_dataset(dataset, "validation" if loop is not None and loop.evaluates else "train")
+        return original(self, dataset, *args, **kwargs)
+
+    return experimental_distribute_dataset
+
+
+_METHODS = {
+    "run": _run,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scope": _scope,
+    "experimental_distribute_dataset": _distribute,
+    "experimental_local_results": watch_looks,
+}

@@ -92,6 +92,11 @@ def test_values_that_libraries_reduce_by_themselves_are_no_finding() -> None:
     assert silent(reduced("none", ""))
 
 
+def test_the_name_of_a_function_says_nothing_of_what_it_returns() -> None:
+    (finding,) = found(reduced("SUM", "accumulate_step()"), ID)
+    assert (finding.severity, finding.certainty) == (Severity.INFO, Certainty.CANNOT_TELL)
+
+
 def test_a_summed_mean_is_likely_by_its_name() -> None:
     (finding,) = found(reduced("SUM", "mean_loss"), ID)
     assert (finding.severity, finding.certainty) == (Severity.WARNING, Certainty.LIKELY)

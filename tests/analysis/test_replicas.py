@@ -103,6 +103,36 @@ def test_accelerators_that_are_all_in_use_are_no_finding() -> None:
     assert silent(workers(**gpus(2, 1)))
 
 
+def parts(logical: int, used: int, visible: int = 1) -> RunBuilder:
+    return workers(
+        devices=[f"/device:CPU:{i}" for i in range(used)],
+        visible_devices={"CPU": visible, "GPU": 0},
+        logical_devices={"CPU": logical, "GPU": 0},
+        local_replicas=used,
+    )
+
+
+def test_a_part_of_a_divided_device_without_a_replica_is_told() -> None:
+    findings = found(parts(2, 1), ID)
+    assert [one.ranks for one in findings] == [(0,), (1,)]
+    assert "divided its CPU into 2 devices" in findings[0].title
+
+
+def test_devices_as_they_are_and_parts_that_are_all_in_use_are_no_finding() -> None:
+    assert silent(parts(2, 2))
+    assert silent(parts(1, 1))
+    assert silent(parts(2, 1, visible=2))  # two sockets, not divided
+
+
+def test_processes_that_another_library_joins_need_no_cluster() -> None:
+    run = workers(tell=False, workers=1, replicas=1, joined_by="horovod")
+    run.spans = [one for one in run.spans if one["kind"] != "comm"]
+    run.facts = [one for one in run.facts if one["name"] != "group"]
+    for rank in range(2):
+        run.fact("model", {"class": "Net", "parameters": 100}, rank)
+    assert silent(run)
+
+
 def test_a_worker_with_fewer_replicas_is_named() -> None:
     run = workers(hosts=HOSTS, **gpus(2, 2))
     replace_fact(run, "strategy", 1, how(2, 1, **gpus(1, 1)))
@@ -178,6 +208,15 @@ def test_what_ranks_trained_with_is_told_whatever_the_framework() -> None:
     assert (setup.strategy, setup.communication) == (None, ("gloo",))
     assert (setup.devices, setup.versions) == ({"CUDA": 2}, {"torch": "2.13.0"})
     assert verdict(RunBuilder(world_size=2)).setup is None
+
+
+def test_auto_on_cpus_can_only_be_a_ring() -> None:
+    setup = verdict(workers(implementation="AUTO")).setup
+    assert setup is not None
+    assert setup.communication == ("RING (AUTO on CPUs)",)
+    setup = verdict(workers(hosts=HOSTS, implementation="AUTO", **gpus(2, 2))).setup
+    assert setup is not None
+    assert setup.communication == ("AUTO",)
 
 
 def test_devices_are_counted_over_all_ranks() -> None:

@@ -56,6 +56,9 @@ TRAINING_WORDS: Mapping[str, str] = {
     "config.strategy.no_devices": _(
         "{name} trains on the CPU of {host}, though {ranks} can see {visible} accelerators"
     ),
+    "config.strategy.parts": _(
+        "rank {rank} divided its {kind} into {count} devices, and {name} trains on {used} of them"
+    ),
     "config.strategy.unequal": _(
         "{ranks} have fewer replicas than other workers, which have {most}"
     ),

@@ -91,7 +91,7 @@ def _summed(
     elif twin is not None:
         severity, certainty, key = Severity.WARNING, Certainty.LIKELY, "summed"
         evidence["same_value"], evidence["ratio"] = twin
-    elif any(one.get("mean") is True for one in by_rank.values()) or _IS_MEAN.search(value):
+    elif any(one.get("mean") is True for one in by_rank.values()) or _means(value):
         severity, certainty, key = Severity.WARNING, Certainty.LIKELY, "summed"
         evidence["mean_on_each_replica"] = True
     elif any(one.get("mean") is False for one in by_rank.values()):
@@ -107,6 +107,11 @@ def _summed(
         evidence=evidence,
         advice=(say(advice, value=value),),
     )
+
+
+def _means(value: str) -> bool:
+    """Whether a name says that it is a mean; that of a function says nothing of what it returns."""
+    return "()" not in value and _IS_MEAN.search(value) is not None
 
 
 def _beyond_one(record: Record, value: str) -> float | None:

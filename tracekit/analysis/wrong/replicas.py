@@ -23,9 +23,11 @@ def replica_findings(record: Record) -> Iterator[Finding]:
     strategies = strategies_of(record)
     yield from _alone(record, strategies)
     yield from _told_nothing(record, strategies)
-    yield from _strangers(record)
+    if not any(told.get("joined_by") for told in strategies.values()):
+        yield from _strangers(record)
     yield from _one_rank_many_times(record)
     yield from _idle_devices(record, strategies)
+    yield from _unused_parts(strategies)
     yield from _unequal(record, strategies)
     yield from _cannot_fit(record, strategies)
 
@@ -76,7 +78,9 @@ def _told_nothing(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -
     without = [
         rank
         for rank, told in strategies.items()
-        if number(told.get("workers")) == 1 and not record.facts.of(rank).told("tf_config")
+        if number(told.get("workers")) == 1
+        and not record.facts.of(rank).told("tf_config")
+        and not told.get("joined_by")
     ]
     if world < 2 or not without:
         return
@@ -180,6 +184,38 @@ def _on_accelerators(told: Mapping[str, Any]) -> int:
     if isinstance(devices, list) and devices:
         return len({str(name) for name in devices if "CPU" not in str(name).upper()})
     return number(told.get("local_replicas")) or 0
+
+
+def _unused_parts(strategies: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Devices into which a process divided its CPU, or its accelerators, and that have no replica.
+
+    What one process has of its own no other one uses.
+    """
+    for rank, told in strategies.items():
+        logical = told.get("logical_devices")
+        visible = told.get("visible_devices")
+        devices = told.get("devices")
+        if not (isinstance(logical, dict) and isinstance(visible, dict)):
+            continue
+        if not isinstance(devices, list) or not devices:
+            continue
+        kind = "GPU" if any("GPU" in str(name).upper() for name in devices) else "CPU"
+        count = number(logical.get(kind)) or 0
+        used = len({str(name) for name in devices if kind in str(name).upper()})
+        if count <= (number(visible.get(kind)) or 0) or used >= count:
+            continue
+        yield Finding(
+            "config.strategy",
+            Severity.WARNING,
+            Certainty.PROVEN,
+            say(
+                "config.strategy.parts", name=_name(told), used=used, count=count, kind=kind,
+                rank=rank,
+            ),
+            ranks=(rank,),
+            evidence={"logical_devices": logical, "devices": devices},
+            advice=(say("advice.strategy.devices"),),
+        )  # fmt: skip
 
 
 def _unequal(record: Record, strategies: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:

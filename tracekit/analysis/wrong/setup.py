@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tracekit.analysis.queries import query
 from tracekit.analysis.record import Record, number, text_of
@@ -35,7 +36,7 @@ def setup_of(record: Record) -> Setup | None:
     counts = [
         (number(one.get("replicas")), number(one.get("workers"))) for one in strategies.values()
     ]
-    asked = {text_of(one.get("implementation")) for one in strategies.values()}
+    asked = {_carrier(one) for one in strategies.values()}
     used = set() if strategies else set(record.facts.backends.values())
     return Setup(
         ", ".join(sorted({text_of(one.get("class")) for one in strategies.values()} - {""}))
@@ -47,6 +48,15 @@ def setup_of(record: Record) -> Setup | None:
         _seen_on(record) if strategies else (),
         {name: ", ".join(sorted(found)) for name, found in versions.items()},
     )
+
+
+def _carrier(told: Mapping[str, Any]) -> str:
+    """What carries collectives: of AUTO what it comes to, where nothing else is possible."""
+    asked, listed = text_of(told.get("implementation")), told.get("devices")
+    kinds = set(_devices(listed, None)) if isinstance(listed, list) else set()
+    if asked.upper() == "AUTO" and kinds == {"CPU"}:
+        return "RING (AUTO on CPUs)"
+    return asked
 
 
 def _devices(listed: object, one: object) -> Iterable[str]:

@@ -15,7 +15,10 @@ from tracekit.session import Options, Session, begin
 
 __all__ = ["start_recording"]
 
-_FRAMEWORKS = {"torch": "tracekit.adapters.torch._auto"}
+_FRAMEWORKS = {
+    "tensorflow": "tracekit.adapters.tensorflow._auto",
+    "torch": "tracekit.adapters.torch._auto",
+}
 """Which module's ``attach()`` traces what a script makes of a framework once it imports it."""
 
 
