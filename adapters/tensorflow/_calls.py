@@ -8,6 +8,8 @@ table of open spans only, so that a run that hangs shows who has come, and nothi
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +24,8 @@ __all__ = ["HostCalls", "calls_of"]
 
 _ORDINAL = {"host": 1000, "step": 1001, "start": 1002, "graph": 1003}
 """Groups of their own: what a profile says of collectives has other numbers."""
+_LOST = ("AbortedError", "DeadlineExceededError", "UnavailableError")
+"""What TensorFlow raises where a call ends because others did not come, or are gone."""
 
 
 class HostCalls:
@@ -33,6 +37,7 @@ class HostCalls:
         self._seq = dict.fromkeys(_ORDINAL, 0)
         self._types: dict[tuple[str, str, str], CollectiveType] = {}
         self._told: set[str] = set()
+        self._failed: list[tuple[CollectiveType, Token]] = []
 
     def _type(self, group: str, op: str, name: str) -> CollectiveType:
         key = group, op, name
@@ -53,6 +58,7 @@ class HostCalls:
         """Open a call; None where there is nobody to wait for."""
         if self.size < 2:
             return None
+        self._give_up()
         self._seq[group] += 1
         type_ = self._type(group, op, name)
         return type_, type_.begin(self._seq[group])
@@ -63,8 +69,8 @@ class HostCalls:
         opened = self.begin(group, op, name)
         try:
             yield
-        except BaseException:
-            self.end(opened, False)
+        except BaseException as error:
+            self.fail(opened, error)
             raise
         self.end(opened, keep)
 
@@ -87,6 +93,25 @@ class HostCalls:
                 type_.end(token)
             else:
                 type_.drop(token)
+
+    @guarded("collective")
+    def fail(self, opened: tuple[CollectiveType, Token] | None, error: BaseException) -> None:
+        """Close a call that raised. One that others did not come to stays open, so that the record
+        of a worker that ends with the error says in what it waited."""
+        if opened is not None and type(error).__name__ in _LOST:
+            if not self._failed:
+                atexit.register(self._survived)
+            self._failed.append(opened)
+        else:
+            self.end(opened, False)
+
+    def _survived(self) -> None:
+        if not hasattr(sys, "last_value"):  # the program caught the error, and ends well
+            self._give_up()
+
+    def _give_up(self) -> None:
+        while self._failed:
+            self.end(self._failed.pop(), False)
 
 
 _known: WeakKeyDictionary[Recorder, HostCalls] = WeakKeyDictionary()
