@@ -8,6 +8,7 @@ import threading
 from tests.recorder.tape import Tape
 from tracekit import recorder
 from tracekit.journal.format import OPEN_ROWS, Live
+from tracekit.model import Collective
 
 
 def test_an_open_span_is_in_the_table_until_it_ends(tape: Tape) -> None:
@@ -110,3 +111,43 @@ def test_what_a_dead_thread_left_open_is_no_ghost_of_the_next(tape: Tape) -> Non
         del thread
         gc.collect()
     assert seen == [["own"]]
+
+
+def test_a_row_that_is_used_again_says_what_its_new_span_is(tape: Tape) -> None:
+    reduce = recorder.span_type("all_reduce", "comm", Collective("all_reduce", "g", 2), "group:g")
+    gather = recorder.span_type("all_gather", "comm", Collective("all_gather", "g", 2), "group:g")
+    namesake = recorder.span_type("all_reduce", "comm", lane="group:g")
+    seen = set()
+    for step in (1, 1, 2):
+        with recorder.step(step), recorder.span("backward"):
+            for type_, seq, nbytes in (
+                (reduce, 5, 8), (reduce, 6, 8), (reduce, 7, 16), (gather, 8, 16), (namesake, 0, 0),
+                (reduce, 9, 0),
+            ):  # fmt: skip
+                token = type_.begin(seq, nbytes)
+                *around, row = sorted(tape.journal().open_rows().tolist(), key=lambda row: row[7])
+                type_.end(token)
+                assert row[0] == token[3]
+                assert row[1] == type_.what | type_.lane
+                assert (row[2] >> 16) - 1 == step
+                assert row[3] == around[-1][7]
+                assert (row[4] & (1 << 48) - 1, row[5]) == (seq, nbytes)
+                assert (row[4] >> 48 != 0) == (type_ is not namesake)
+                seen.add(row[8])
+    assert len(seen) == 1, "not one row"
+    assert tape.open_spans() == []
+
+
+def test_a_thread_that_records_nothing_leaves_nothing_in_a_row(tape: Tape) -> None:
+    reduce = recorder.span_type("all_reduce", "comm", Collective("all_reduce", "g", 2), "group:g")
+
+    def silent() -> None:
+        reduce.end(reduce.begin(1, 4096))
+
+    thread = threading.Thread(target=silent, name="tracekit-silent")
+    thread.start()
+    thread.join()
+    token = reduce.begin(2, 4096)
+    (row,) = tape.journal().open_rows().tolist()
+    assert (row[1], row[5]) == (reduce.what | reduce.lane, 4096)
+    reduce.end(token)
