@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.agent._process import parse_stacks
+from tracekit.dataset.stacks import parse_stacks
 
 SCRIPT = """
 import ctypes, os, sys, time

@@ -1,4 +1,4 @@
-"""What the kernel and ``faulthandler`` say about a process: its state and its stacks."""
+"""What the kernel says about a process, and asking it for its stacks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import Any
 
 from tracekit.journal.process import process_state
 
-__all__ = ["ask_for_stacks", "look_at", "parse_stacks"]
+__all__ = ["ask_for_stacks", "look_at"]
 
-_THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*?)\])? \(most recent call")
-_OURS = f"tracekit{os.sep}journal{os.sep}writer.py:"
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
-_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 def look_at(pid: int) -> dict[str, Any]:
@@ -41,23 +38,3 @@ def ask_for_stacks(pid: int, number: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def parse_stacks(text: str) -> list[dict[str, Any]]:
-    """Read what ``faulthandler`` wrote: the job's threads, their frames the innermost first."""
-    threads: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        head = _THREAD.match(line)
-        if head:
-            threads.append(
-                {
-                    "name": head.group(3) or head.group(2),
-                    "current": head.group(1).startswith("Current"),
-                    "frames": [],
-                }
-            )
-            continue
-        frame = _FRAME.match(line)
-        if frame and threads:
-            threads[-1]["frames"].append(f"{frame.group(1)}:{frame.group(2)} {frame.group(3)}")
-    return [thread for thread in threads if not any(_OURS in frame for frame in thread["frames"])]

@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tracekit.agent._process import ask_for_stacks, look_at, parse_stacks
+from tracekit.agent._process import ask_for_stacks, look_at
+from tracekit.dataset.stacks import parse_stacks
 
 __all__ = ["ASKED_EVERY_NS", "LOOKS", "QUESTIONS", "Vitals", "Watch"]
 

@@ -69,6 +69,8 @@ def run_facts(known: Known, run_id: str) -> list[FactRow]:
         seen = known.sidecars.ends.get(key)
         if seen is None and key in journals:
             seen = end_state(journals[key])
+        if seen is not None and seen.get("state") in ("vanished", "signal"):
+            seen = {**seen, **known.sidecars.deaths.get(key, {})}
         word = words.pop(key, None)
         if seen or word:
             state = merged_state(seen or {}, word)

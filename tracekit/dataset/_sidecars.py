@@ -1,8 +1,9 @@
-"""The small JSON files of a run: who the ranks were, how they ended, and what they were doing.
+"""The small files of a run: who the ranks were, how they ended, and what they were doing.
 
 attempt-000/ranks/<stem>.json          identity
 attempt-000/ranks/<stem>.end.json      end state
 attempt-000/ranks/<stem>.stacks.json   stacks taken while the rank was stuck
+attempt-000/ranks/<stem>.stacks.txt    what its faulthandler wrote, also when it died of a signal
 attempt-000/launcher*.json             the launcher's word: [{rank, pid, exitcode | signal}]
 attempt-000/otlp-<host>.json           what became of the live export of a host
 """
@@ -16,11 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tracekit.dataset.stacks import dying_words
 from tracekit.errors import FormatError, InputError
 
 __all__ = ["Sidecars", "attempt_folders", "launcher_state", "merged_state", "read_sidecars"]
 
 _ATTEMPT = re.compile(r"attempt-(\d+)")
+_MOST_STACKS = 1 << 20
 _STEM = re.compile(r"rank-(\d+)\.(.+?)-(\d+)")
 
 Stem = tuple[int, str]
@@ -34,6 +37,7 @@ class Sidecars:
     identities: dict[Stem, dict[str, Any]] = field(default_factory=dict)
     ends: dict[Stem, dict[str, Any]] = field(default_factory=dict)
     stacks: dict[Stem, list[dict[str, Any]]] = field(default_factory=dict)
+    deaths: dict[Stem, dict[str, Any]] = field(default_factory=dict)
     launcher: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     exports: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     found: int = 0
@@ -61,12 +65,25 @@ def read_sidecars(run_dir: Path) -> Sidecars:
                     read.ends[key] = value
                 elif not what:
                     read.identities[key] = value
+        for path in sorted((folder / "ranks").glob("*.stacks.txt")):
+            said = _dying_words(path)
+            if said:
+                read.deaths[attempt, path.name.removesuffix(".stacks.txt")] = said
         for path in sorted(folder.glob("launcher*.json")):
             for value in _values(path, read, list):
                 read.launcher += [(attempt, item) for item in value if isinstance(item, dict)]
         for path in sorted(folder.glob("otlp-*.json")):
             read.exports += [(attempt, value) for value in _values(path, read, dict)]
     return read
+
+
+def _dying_words(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - _MOST_STACKS))
+            return dying_words(file.read(_MOST_STACKS).decode("utf-8", "replace"))
+    except OSError:
+        return {}
 
 
 def _values(path: Path, read: Sidecars, kind: type) -> Iterator[Any]:

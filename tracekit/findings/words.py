@@ -123,6 +123,7 @@ WORDS: Mapping[str, str] = {
     ),
     "source.launcher": _("launcher"),
     "source.pidfd": _("kernel"),
+    "source.stacks": _("stack that it left"),
     "crash.victims": _("; {ranks} ended because of it"),
     "crash.no_victims": _(""),
     "crash.ended": _("all ranks were ended from outside by signal {signal} ({name})"),
@@ -136,6 +137,7 @@ WORDS: Mapping[str, str] = {
     "call.send": _("send to rank {rank}"),
     "call.recv": _("recv from rank {rank}"),
     "inside.stepless": _("{name}"),
+    "inside.at": _("{inside}, at {frame}"),
     "inside.after": _("step {step}, after {name}"),
     "inside.nothing": _("nothing recorded"),
     # Causes

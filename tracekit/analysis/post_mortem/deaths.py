@@ -10,6 +10,7 @@ from tracekit.analysis.basis.facts import Facts
 from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.post_mortem.saves import UnmetSave, find_unmet_save
+from tracekit.analysis.post_mortem.stacks import user_frame
 from tracekit.analysis.post_mortem.stalls import Culprit, Stall, find_stall, is_busy
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
 from tracekit.findings.causes import cause_of_text
@@ -18,7 +19,7 @@ __all__ = ["call_words", "post_mortem"]
 
 _TERM, _BY_OTHERS = 15, 8
 """A signal, and the least blame of an end that another one caused."""
-_TOLD = ("launcher", "pidfd")
+_TOLD = ("launcher", "pidfd", "stacks")
 _OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 """Signals that a process gets by what it does itself, and hardly ever from others."""
 
@@ -204,7 +205,10 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
         return Mortem("crash", (_ended(bad),))
     of = facts.of(death.rank)
     where = {"host": of.host or "its host", "pid": of.identity.get("pid", "PID")}
+    frame = death.frame or user_frame(of.end)
     inside = _inside(death)
+    if death.state == "signal" and frame:
+        inside = say("inside.at", inside=inside, frame=frame)
     victims = sorted(end.rank for end in bad if end.rank != death.rank)
     told = say("crash.victims", ranks=ranks_words(victims)) if victims else say("crash.no_victims")
     waiting = tuple(r for r, end in ends.items() if end.waits_in and r != death.rank)
@@ -215,7 +219,7 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
         "code": death.code,
         "source": death.source,
         "error": death.error,
-        "frame": death.frame,
+        "frame": frame,
         "time_ns": death.time_ns,
         "inside": death.inside.name if death.inside else None,
         "step": death.inside.step if death.inside else death.last_step,
