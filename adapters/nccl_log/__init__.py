@@ -7,5 +7,16 @@ from tracekit.adapters.nccl_log._log import (
     recognize,
     tables_of_run,
 )
+from tracekit.adapters.nccl_log._notices import peer_of
+from tracekit.adapters.nccl_log._table import Meaning, meaning_of_warning
 
-__all__ = ["NcclLog", "NcclLogImporter", "read_logs", "recognize", "tables_of_run"]
+__all__ = [
+    "Meaning",
+    "NcclLog",
+    "NcclLogImporter",
+    "meaning_of_warning",
+    "peer_of",
+    "read_logs",
+    "recognize",
+    "tables_of_run",
+]

@@ -7,7 +7,7 @@ import re
 from tracekit.adapters.nccl_log._state import Notice, Process, Stamp
 from tracekit.adapters.nccl_log._table import Meaning, meaning_of_warning
 
-__all__ = ["note", "warning"]
+__all__ = ["note", "peer_of", "warning"]
 
 _PEER = re.compile(rb"(?<![\w.:\[%-])([\w.:%-]{1,80})(?:\[[^\]\s]{0,80}\])?<(\d{1,5})>")
 _MOST, _MOST_UNKNOWN, _LONGEST = 128, 16, 400
@@ -36,8 +36,7 @@ def note(
     device: int | None,
 ) -> None:
     """Keep a message once for each thing it is about, and count the others."""
-    peer = _PEER.search(message[:2048]) if meaning.peer else None
-    other = peer[1].decode("ascii", "replace") if peer else None
+    other = peer_of(message) if meaning.peer else None
     what = b"|".join(meaning.match).decode("utf-8", "replace")
     key = what, other or ""
     known = process.notices.get(key)
@@ -52,3 +51,9 @@ def note(
     process.notices[key] = Notice(
         level, meaning.cause, meaning.role, text, place[:200], stamp, stamp, 1, device, other
     )
+
+
+def peer_of(message: bytes) -> str | None:
+    """The host or address that a message names with a port, as NCCL writes them."""
+    found = _PEER.search(message[:2048])
+    return found[1].decode("ascii", "replace") if found else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tracekit.adapters.text_logs._drift import Drift
+from tracekit.adapters.text_logs._last_error import Quoted
 from tracekit.adapters.text_logs._patterns import Hit
 from tracekit.adapters.text_logs._rank_log import Line, RankLog, Trouble, Wait
 
@@ -32,7 +33,15 @@ _OPS = {
     "BARRIER": "barrier", "COALESCED": "coalesced",
 }  # fmt: skip
 DEFAULT_GROUP = "0"
+_OF_ONE_SIZE = frozenset(
+    {"ALLREDUCE", "BROADCAST", "REDUCE", "BARRIER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+)
+"""Calls in which all ranks have parts of one size."""
+_UNCOUNTED = ("send", "recv", "coalesced")
+"""What is numbered apart from collectives, or stands for several."""
 _KEPT = 200
+_STARTING = 10
+"""Calls of a group that start-up takes at most."""
 _RANKS = 10_000
 """Ranks that one line may name, and ends that are kept."""
 
@@ -88,6 +97,8 @@ class Job:
     events: list[JobEvent] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     missing: list[tuple[tuple[int, ...], str, Trouble]] = field(default_factory=list)
+    quoted: list[Quoted] = field(default_factory=list)
+    """Causes in the words of NCCL, as errors of ranks quote them."""
     world: int = 0
     members: dict[str, dict[int, int]] = field(default_factory=dict)
     """Of each group: place in it -> rank."""
@@ -95,6 +106,10 @@ class Job:
     drift: Drift = field(default_factory=Drift)
     failed: bool = False
     """Whether a launcher said how ranks ended."""
+    trained: bool = False
+    """Whether a call was so far on that start-up must have been over."""
+    subgroups: bool = False
+    """Whether lines that name no group speak of several."""
     _half: tuple[int, Mapping[str, str | None]] | None = None
 
     def log(self, who: Hashable) -> RankLog:
@@ -191,6 +206,9 @@ class Job:
         key, place = self.group(line.text, rank)
         if rank is None and key == DEFAULT_GROUP and place is not None:
             log = self.log(place)
+        if key == DEFAULT_GROUP and place is not None and "[PG " not in line.text:
+            log.nameless = True
+            self.subgroups |= rank is not None and place != rank
         if said.get("enqueued") is not None:
             work = int(said["enqueued"] or 0), int(said["completed"] or 0), line
             log.works.setdefault(key, work)
@@ -200,6 +218,7 @@ class Job:
             log.waits[key] = Wait(
                 key, _OPS.get(op, op.strip("_").lower()), int(said.get("seq") or 0), int(ran),
                 int(said.get("to") or 0), int(numel) if numel else None, line,
+                op in _OF_ONE_SIZE,
             )  # fmt: skip
 
     def _mismatch(self, said: Mapping[str, str | None], line: Line) -> None:
@@ -211,6 +230,34 @@ class Job:
             other = _fingerprint(said.get("fb") or "")
             self.mismatches.append(Mismatch((first, int(said["b"] or 0)), (call, other), line))
 
+    def differing(self) -> Iterator[Mismatch]:
+        """Ranks that wait in other calls than the first of them at one number of a group."""
+        calls: dict[tuple[str, int], dict[int, Wait]] = {}
+        for rank, log in self.ranks.items():
+            for group, wait in log.waits.items():
+                if isinstance(rank, int) and wait.seq and wait.op not in _UNCOUNTED:
+                    calls.setdefault((group, wait.seq), {})[rank] = wait
+        for waits in calls.values():
+            sizes = {wait.numel if wait.of_one_size else None for wait in waits.values()}
+            if len({wait.op for wait in waits.values()}) > 1 or (
+                len(sizes) > 1 and None not in sizes
+            ):
+                first, *others = sorted(waits)
+                for rank in others:
+                    both = _waiting(waits[first]), _waiting(waits[rank])
+                    yield Mismatch((first, rank), both, waits[first].line)
+
+    def settle(self) -> None:
+        """All is read: what waited in groups without a name is compared only where there can have
+        been no more than one of them, that of all ranks."""
+        waits = [wait for log in self.ranks.values() for wait in log.waits.values()]
+        self.trained = any(wait.seq > _STARTING for wait in waits)
+        nameless = [log for log in self.ranks.values() if log.nameless]
+        if self.subgroups or 2 * len(nameless) < self.world:
+            for log in nameless:
+                log.waits.pop(DEFAULT_GROUP, None)
+                log.works.pop(DEFAULT_GROUP, None)
+
     def rename(self, old: Hashable, new: Hashable) -> None:
         """What was read of one becomes that of another."""
         log = self.ranks.pop(old, None)
@@ -221,6 +268,11 @@ class Job:
                 self.ranks[new].join(log)
             else:
                 self.ranks[new] = log
+
+
+def _waiting(wait: Wait) -> Mapping[str, str | None]:
+    numel = str(wait.numel) if wait.numel is not None else None
+    return {"op": wait.op, "seq": str(wait.seq), "shape": numel}
 
 
 def _fingerprint(text: str) -> Mapping[str, str | None]:

@@ -60,6 +60,8 @@ class Wait:
     timeout_ms: int
     numel: int | None
     line: Line
+    of_one_size: bool = False
+    """Whether all ranks must have parts of one size in it."""
     state: str = "enqueued"
 
 
@@ -79,6 +81,8 @@ class RankLog:
     """Last enqueued and last completed work of each group."""
     traceback: TracebackReader = field(default_factory=TracebackReader)
     ordinary: int = 0
+    nameless: bool = False
+    """Whether it waited in a group that its lines do not name."""
 
     def saw(self, line: Line, ordinary: bool) -> None:
         """Count a line."""
@@ -115,6 +119,7 @@ class RankLog:
     def join(self, other: RankLog) -> None:
         """Take in another file of the same rank."""
         self.lines += other.lines
+        self.nameless |= other.nameless
         firsts = [line for line in (self.first, other.first) if line is not None]
         lasts = [line for line in (self.last, other.last) if line is not None]
         self.first = min(firsts, key=_when, default=None)

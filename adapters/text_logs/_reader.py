@@ -11,6 +11,7 @@ from tracekit.adapters.text_logs._dates import Dates
 from tracekit.adapters.text_logs._decode import lines_of
 from tracekit.adapters.text_logs._elastic import Summary, is_error_file, read_error_file
 from tracekit.adapters.text_logs._job import DEFAULT_GROUP, Ended, Job
+from tracekit.adapters.text_logs._last_error import Quoted, announces, quoted
 from tracekit.adapters.text_logs._patterns import Hit, Table, table
 from tracekit.adapters.text_logs._rank_log import CUT, Line, Trouble
 from tracekit.adapters.text_logs._tags import Tagged, from_path, glued, tagged
@@ -53,6 +54,10 @@ class _File:
     """Global rank minus local rank, where the file shows both."""
     locals: set[tuple[int, int]] = field(default_factory=set)
     """Attempt and local rank of lines that have no global one."""
+    failing: Hashable = None
+    """Who wrote the last line that tells of an error."""
+    quotes: bool = False
+    """Whether the next line is what NCCL said of it."""
 
 
 class LogReader:
@@ -93,6 +98,7 @@ class LogReader:
             named = [rank for rank in job.ranks if isinstance(rank, int)]
             named += [end.rank for end in job.ended if end.rank is not None]
             job.world = max([job.world, *(rank + 1 for rank in named)])
+            job.settle()
         return [job for job in jobs if job.ranks or job.ended or job.events]
 
     # Lines
@@ -131,8 +137,14 @@ class LogReader:
         log = job.log(who)
         time_ns = file.dates.unix_ns(tag.stamp, who) if tag.stamp is not None else None
         line = Line(f"{file.name}:{number}", self.lines, time_ns, tag.body[:CUT])
+        if file.quotes and tag.body.strip():
+            file.quotes = False
+            if self._quoted(job, file.failing if who in (None, file.rank) else who, line):
+                log.saw(line, ordinary=False)
+                return
         raised = log.traceback.take(number, tag.body)
         if isinstance(raised, Raised):
+            file.failing = who
             self._raised(job, who, line, raised, tag)
             log.saw(line, ordinary=False)
             return
@@ -141,6 +153,7 @@ class LogReader:
             return
         hit = self.table.find(tag.body)
         if hit is None:
+            file.quotes = announces(tag.body)
             log.saw(line, ordinary=True)
             if tag.body.strip():
                 log.traceback.chained = False
@@ -151,8 +164,30 @@ class LogReader:
             file.dead.clear()
             job = self._job(file)
         ordinary = hit.row.role in _ORDINARY
+        if not ordinary:
+            file.failing = who
         job.log(who).saw(line, ordinary)
         job.told(who, hit, line, tag.host)
+
+    @staticmethod
+    def _quoted(job: Job, who: Hashable, line: Line) -> bool:
+        """Take in what NCCL said of the last error of a rank; False where nobody knows it."""
+        found = quoted(line.text)
+        if found is None or found[0].role not in ("primary", "secondary"):
+            return False
+        (meaning, peer), log = found, job.log(who)
+        trouble = log.troubles[-1] if log.troubles else None
+        if trouble is None or trouble.role not in ("cause", "effect"):
+            trouble = Trouble(line, "error", "", "effect", "last_error")
+            log.trouble(trouble)
+        trouble.line = replace(trouble.line, text=line.text.strip())
+        if meaning.role == "primary" and meaning.cause:
+            trouble.cause, trouble.role = meaning.cause, "told"
+            rank = who if isinstance(who, int) else None
+            job.quoted.append(Quoted(rank, line, meaning.cause, peer if meaning.peer else None))
+        else:
+            trouble.role = "effect"
+        return True
 
     def _who(self, job: Job, file: _File, tag: Tagged) -> Hashable:
         """Whose line it is: a rank, a local rank of this file, or None."""

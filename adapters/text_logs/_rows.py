@@ -18,6 +18,7 @@ from tracekit.dataset.facts import FactRow, table_of
 __all__ = ["JobRows"]
 
 _MS = 1_000_000
+_KEPT = 200
 _SIGNALS = {134: 6, 135: 7, 137: 9, 139: 11, 143: 15, 241: 15, 245: 11, 247: 9, 250: 6}
 """Exit codes by which shells and containers tell of a signal."""
 _FATAL_ROLES = ("cause", "memory", "mismatch", "missing", "wait", "effect")
@@ -192,9 +193,7 @@ class JobRows:
                 value = {"ms": lag.ms, "error_ms": lag.error_ms, "before_ms": lag.before_ms,
                          "messages": lag.messages, "at": lag.at, "source": lag.source}  # fmt: skip
                 yield self._fact("log_drift", value, who)
-        steps = job.drift.steps > len(ranks) or any(
-            wait.seq > 10 for log in ranks.values() for wait in log.waits.values()
-        )
+        steps = job.drift.steps > len(ranks) or job.trained
         yield self._fact("log_phase", {"phase": "training" if steps else "startup"})
 
     def _log(self, rank: int, log: RankLog) -> dict[str, Any]:
@@ -219,10 +218,14 @@ class JobRows:
                     "pattern": trouble.pattern, "frame": trouble.frame, "reason": None,
                 }  # fmt: skip
                 yield self._fact("job_event", value, None, trouble.line)
-        for one in self.job.mismatches:
+        for one in (*self.job.mismatches, *self.job.differing()):
             calls = [{k: v for k, v in call.items() if v} for call in one.calls]
             value = {"ranks": list(one.ranks), "calls": calls, "text": one.line.text}
             yield self._fact("log_mismatch", value, None, one.line)
+        for quote in self.job.quoted[:_KEPT]:
+            value = {"text": quote.line.text.strip(), "class": quote.cause, "role": "primary",
+                     "count": 1, "peer": quote.peer}  # fmt: skip
+            yield self._fact("nccl_error", value, quote.rank, quote.line)
         for missing, pattern, trouble in self.job.missing:
             value = {"ranks": [*missing], "pattern": pattern, "text": trouble.line.text}
             yield self._fact("log_missing", value, None, trouble.line)

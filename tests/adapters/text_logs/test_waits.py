@@ -128,19 +128,6 @@ def test_an_allocation_of_nonsense_after_a_timeout_is_not_the_cause(tmp_path: Pa
     assert result.symptom == "hang"
 
 
-def test_a_worker_that_ray_lost_to_the_oom_killer_explains_the_timeouts(tmp_path: Path) -> None:
-    text = progress(range(4)) + (
-        "(raylet, ip=10.3.0.3) A worker died or was killed while executing a task. Worker"
-        " unexpectedly exits with a connection error code 2. The process is killed by SIGKILL by"
-        " OOM killer due to high memory usage.\n"
-    )
-    text += "".join(watchdog(rank, 876, op="BROADCAST") for rank in (0, 1, 3))
-    result = verdict(tmp_path, text)
-    assert result.symptom == "oom"
-    assert alerts(result)[0][0] == "crash.killed"
-    assert not any(rank in ranks for _, ranks, _ in alerts(result) for rank in (0, 1, 3))
-
-
 def test_the_abort_of_a_watchdog_is_no_crash(tmp_path: Path) -> None:
     """The launcher sees signal 6 first and calls it the root."""
     text = progress(range(4)) + "".join(watchdog(rank, 77) for rank in (0, 1, 3))
