@@ -252,6 +252,11 @@ def _started(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _runtime_runs() -> bool:
+    """Whether TensorFlow's runtime has begun, and not for a graph of the script's own as in 1.x:
+    what attaching makes would be part of that."""
+    tf = sys.modules["tensorflow"]
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        return False
     module = sys.modules.get("tensorflow.python.eager.context")
     context: Any = module.context() if module is not None else None
     return bool(getattr(context, "_initialized", False))

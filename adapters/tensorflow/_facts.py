@@ -260,12 +260,24 @@ def _cardinality(dataset: Any) -> int | None:
 
 
 def _files(chain: list[Any]) -> int | None:
-    for one in chain:
+    """How many files are read, where what reads them or what gives their names says so."""
+    for one, source in zip(chain, [*chain[1:], None], strict=True):
         names = getattr(one, "_filenames", None)
+        if names is None and "Interleave" in type(one).__name__ and _of_names(source):
+            names = source
+        if hasattr(names, "cardinality"):
+            return _cardinality(names)
         shape = getattr(names, "shape", None)
         if names is not None and shape is not None and shape.rank is not None:
             return int(shape.num_elements() or 0)
     return None
+
+
+def _of_names(dataset: Any) -> bool:
+    """Whether a dataset gives one text after the other."""
+    spec = getattr(dataset, "element_spec", None)
+    name = getattr(getattr(spec, "dtype", None), "name", None)
+    return name == "string" and getattr(getattr(spec, "shape", None), "rank", None) == 0
 
 
 def _auto_shard(dataset: Any) -> str | None:

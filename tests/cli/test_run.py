@@ -189,6 +189,20 @@ def test_a_hook_of_the_script_sees_the_exception_as_without_us(tmp_path: Path) -
     assert "['<module>', 'fails'] True True" in done.stdout
 
 
+def test_frames_of_ours_in_the_text_of_an_error_are_taken_out(tmp_path: Path) -> None:
+    """As TensorFlow writes them: with a line of code, or with an empty one."""
+    ours = ROOT / "tracekit" / "adapters" / "x.py"
+    for entry in (
+        f'    File "{ours}", line 3, in run\n        result = original(self)\n',
+        f'  File "{ours}", line 3, in run\n\n',
+    ):
+        before = 'in user code:\n\n    File "a.py", line 1, in f  *\n        g()\n'
+        after = "    ValueError: no"
+        write(tmp_path / "raises.py", f"raise ValueError({before + entry + after!r})")
+        done = traced(tmp_path, "raises.py")
+        assert done.stderr.endswith(f"ValueError: {before}{after}\n")
+
+
 def test_an_interrupt_ends_the_process_as_python_ends_it(tmp_path: Path) -> None:
     write(
         tmp_path / "interrupted.py",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -72,3 +74,20 @@ def test_a_job_that_is_started_again_at_once_is_a_new_run(tmp_path: Path) -> Non
     again = join_by_cluster(tmp_path, "host:29500", "0.0")
     assert again != first
     assert join_by_cluster(tmp_path, "host:29500", "0.1") == again
+
+
+def test_two_living_processes_that_are_the_same_member_are_one_job(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tracekit.session._rundir import *;"
+        "print(join_by_cluster(Path(sys.argv[1]), 'host:29500', '0.0'), flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        first = other.stdout.readline().strip()
+        assert join_by_cluster(tmp_path, "host:29500", "0.0") == first
+        other.stdin.close()
+    assert join_by_cluster(tmp_path, "host:29500", "0.0") != first

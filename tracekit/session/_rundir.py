@@ -14,6 +14,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from tracekit.journal.process import boot_id, is_alive, namespace, process_start
+
 __all__ = [
     "Place",
     "clock_offset",
@@ -94,7 +96,8 @@ def offset_now() -> int:
 def join_by_cluster(base: Path, cluster: str, member: str) -> str:
     """The uid of the run that a process of this cluster started within the last two minutes.
 
-    A member joins once: when it comes again the job was started anew, and so is the run.
+    A member joins once: when it comes again the job was started anew, and so is the run. Unless
+    the first one still lives: then two processes were told to be the same, in one job.
     """
     name = blake2b(cluster.encode(), digest_size=8).hexdigest()
     folder = base / ".joins"
@@ -103,18 +106,38 @@ def join_by_cluster(base: Path, cluster: str, member: str) -> str:
     with os.fdopen(fd, "r+") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        joined: dict[str, Any] = {"uid": fresh_uid(), "time": time.time(), "members": []}
+        joined: dict[str, Any] = {"uid": fresh_uid(), "time": time.time(), "members": {}}
         with contextlib.suppress(ValueError, KeyError, TypeError):
             known = json.loads(file.read())
             recent = 0 <= time.time() - known["time"] < _JOIN_WITHIN_S
-            if recent and member not in known["members"]:
+            members = known["members"]
+            if recent and (member not in members or _is_another(members[member])):
                 joined = known
-        joined["members"].append(member)
+        joined["members"].setdefault(member, _myself())
         file.seek(0)
         file.truncate()
         file.write(json.dumps(joined))
         file.flush()
         return str(joined["uid"])
+
+
+def _myself() -> dict[str, Any]:
+    pid = os.getpid()
+    return {
+        "boot_id": boot_id(),
+        "pid_ns": namespace("pid"),
+        "pid": pid,
+        "pid_start": process_start(pid),
+    }
+
+
+def _is_another(process: dict[str, Any]) -> bool:
+    """Whether it is another process than this one that can be seen to live."""
+    mine = _myself()
+    here = all(process[name] == mine[name] for name in ("boot_id", "pid_ns"))
+    if not here or process["pid"] == mine["pid"]:
+        return False
+    return is_alive(process, int(process["pid"]), 0, 0)
 
 
 def journal_folder(attempt: Path, uid: str, scratch: Path) -> Path:

@@ -1,12 +1,15 @@
 """What is printed of an exception that ends the script, without the frames of tracekit.
 
-They lie around the script, since we run it, and in the middle, where a function is traced.
+They lie around the script, since we run it, and in the middle, where a function is traced; some
+libraries write them into the text of their errors as well.
 """
 
 from __future__ import annotations
 
 import builtins
+import re
 import sys
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -14,6 +17,11 @@ from tracekit.errors import TracekitError
 
 __all__ = ["hide_ourselves"]
 
+_PACKAGE = re.escape(str(Path(__file__).absolute().parents[2]))
+_ENTRY = re.compile(
+    rf'^( *)File "{_PACKAGE}/[^"\n]*", line \d+, in [^\n]*\n(?:\1 +\S[^\n]*\n|\n)?', re.MULTILINE
+)
+"""A frame of ours in a text, with its line of code or an empty one."""
 _GROUPS: Any = getattr(builtins, "BaseExceptionGroup", ())
 
 
@@ -49,9 +57,21 @@ def _clean(error: BaseException, outermost: FrameType, seen: set[int]) -> None:
             continue
         seen.add(id(one))
         one.__traceback__ = _without(one.__traceback__, outermost, isinstance(one, TracekitError))
+        _clean_text(one)
         waiting += [one.__cause__, one.__context__]
         if isinstance(one, _GROUPS):
             waiting += one.exceptions
+
+
+def _clean_text(error: BaseException) -> None:
+    """Take frames of ours out of what an error says, as TensorFlow tells where a graph was made."""
+    if any(isinstance(one, str) and _ENTRY.search(one) for one in error.args):
+        error.args = tuple(
+            _ENTRY.sub("", one) if isinstance(one, str) else one for one in error.args
+        )
+    message = getattr(error, "_message", None)  # what TensorFlow's own errors print
+    if isinstance(message, str) and _ENTRY.search(message):
+        error._message = _ENTRY.sub("", message)  # type: ignore[attr-defined]
 
 
 def _without(
