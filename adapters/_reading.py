@@ -40,6 +40,8 @@ HEAD = 1 << 16
 BUILT_IN: Mapping[str, str] = {
     "xplane": "tracekit.adapters.xplane:XPlaneImporter",
     "flight_recorder": "tracekit.adapters.flight_recorder:FlightRecorderImporter",
+    "nccl_inspector": "tracekit.adapters.nccl_inspector:NcclInspectorImporter",
+    "nccl_ras": "tracekit.adapters.nccl_ras:NcclRasImporter",
     "nccl_log": "tracekit.adapters.nccl_log:NcclLogImporter",
     "nccl_tests": "tracekit.adapters.nccl_tests:NcclTestsImporter",
     "text_logs": "tracekit.adapters.text_logs:TextLogs",

@@ -71,7 +71,9 @@ def comm_line(process: Process, message: bytes, stamp: Raw) -> bool:
     comm.nodes = int(found["nodes"]) if found["nodes"] else comm.nodes
     if found["parent"]:
         comm.parent = _name(found["parent"])
-        comm.split = f"{_name(found['split']) or 0}/{_name(found['color']) or 0}"
+        comm.counted = found["split"] is not None and b"Shrink" not in message[: found.start()]
+        comm.split_count = int(found["split"]) if found["split"] else comm.split_count
+        comm.color = int(found["color"]) if found["color"] else comm.color
     _advance(process, comm, what, Stamp(*stamp))
     return True
 

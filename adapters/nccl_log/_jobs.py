@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tracekit.adapters.nccl_log._splits import name_children
 from tracekit.adapters.nccl_log._state import Communicator, Process
 
 __all__ = ["Job", "Member", "find_jobs"]
@@ -62,6 +63,8 @@ def find_jobs(
     """Separate the jobs, the oldest first; ``known`` says which ranks processes are, by short host
     name and pid, and ``one`` that all are of one job."""
     listed = [process for process in processes if process.lines]
+    for process in listed:
+        name_children(process)
     jobs = [Job(listed)] if one and listed else _separate(listed)
     for job in jobs:
         job.groups = _groups(job.processes)

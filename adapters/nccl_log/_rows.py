@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tracekit.adapters.nccl_log._compare import describe, first_difference
 from tracekit.adapters.nccl_log._jobs import Job, Member
+from tracekit.adapters.nccl_log._splits import parents
 from tracekit.adapters.nccl_log._state import Communicator, Notice, Process, Stamp
 from tracekit.dataset.facts import FactRow, table_of
 from tracekit.dataset.schema import EVENTS, SPANS
@@ -64,6 +65,12 @@ class _Writer:
     def __init__(self, job: Job, rows: Rows, attempt: int, own_run: bool) -> None:
         self.job, self.rows, self.attempt, self.own_run = job, rows, attempt, own_run
         self.rank_of = {id(process): rank for rank, process in job.numbered()}
+        self.group_of = {id(m.comm): name for name, members in job.groups.items() for m in members}
+        self.parent_of = {
+            id(comm): self.group_of.get(id(parent))
+            for process in job.processes
+            for comm, parent in parents(process)
+        }
         self.ids = 0
 
     def fact(self, process: Process | None, name: str, value: Any, at: Stamp | None = None) -> None:
@@ -209,6 +216,10 @@ class _Writer:
         value: dict[str, Any] = {
             "comm": comm.pointer,
             "hash": comm.hash,
+            "group": self.group_of.get(id(comm)),
+            "world": self.group_of.get(id(comm)) == self.job.world,
+            "parent": self.parent_of.get(id(comm)),
+            "split": comm.split,
             "rank": comm.rank,
             "nranks": comm.nranks,
             "nodes": comm.nodes,

@@ -93,6 +93,10 @@ class Communicator:
     parent: str | None = None
     split: str | None = None
     """Count and colour of a split, which with the parent say which one it is."""
+    split_count: int | None = None
+    color: int | None = None
+    counted: bool = False
+    """Whether the number of the split is told, of a split by colours."""
     bus: str | None = None
     device: int | None = None
     nodes: int | None = None

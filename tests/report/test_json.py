@@ -59,7 +59,7 @@ def test_the_keys_are_those_of_the_contract(slow: dict[str, Any]) -> None:
     assert {"slowdown", "without"} == set(slow["what_if"])
     assert {
         "op", "group", "group_size", "count", "bytes", "wait_ms", "queue_ms", "transfer_ms",
-        "algbw_gbs", "busbw_gbs",
+        "algbw_gbs", "busbw_gbs", "call_ms", "algbw_with_wait_gbs", "busbw_with_wait_gbs", "source",
     } <= set(slow["collectives"][0])  # fmt: skip
     assert {"files", "skipped", "dropped_spans", "open_spans"} <= set(slow["coverage"])
     assert {

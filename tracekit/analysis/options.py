@@ -85,6 +85,11 @@ class Options:
     deaths_together_s: float = 2.0
     """Ranks that end within this time of the first may have caused one another's end."""
 
+    looks_apart_s: float = 5.0
+    """How far apart two looks at a job by RAS must be to be compared."""
+    looks_hung_s: float = 30.0
+    """... and how far for what did not move between them to be a hang."""
+
     save_times_longest: float = 3.0
     """How long a save must be open to be called hung, in times of the longest one before."""
 

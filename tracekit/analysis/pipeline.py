@@ -16,6 +16,7 @@ from tracekit.analysis.basis.tables import Overview, Tables, overview
 from tracekit.analysis.collect import collect
 from tracekit.analysis.gaps import clock_findings, gap_findings
 from tracekit.analysis.network.facts import with_network
+from tracekit.analysis.network.inspector import measured_collectives
 from tracekit.analysis.network.links import with_late_ranks
 from tracekit.analysis.network.verdicts import network_findings, symptom_of
 from tracekit.analysis.options import Options
@@ -149,7 +150,10 @@ def analyze(
         rank_summaries(seen.ranks, facts, tables, looked, judgement),
         straggler_summaries(judgement),
         what_if(tables, looked, judgement, peers),
-        summarize_collectives(tables, facts) if tables is not None else (),
+        (
+            *(summarize_collectives(tables, facts) if tables is not None else ()),
+            *measured_collectives(engine, seen.attempt),
+        ),
         tuple(findings),
         overhead(seen, facts, tables, steps, options),
         {"corrections": corrections},

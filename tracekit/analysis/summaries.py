@@ -29,7 +29,10 @@ __all__ = [
 ]
 
 _MS = 1e6
-_BUS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+_BUS = {
+    "all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "gather": 1.0,
+    "scatter": 1.0,
+}  # fmt: skip
 """What an operation moves over each link: so many times (n − 1)/n of its bytes, others all."""
 _SMALL = 1 << 20
 _MENDED = 8
@@ -168,21 +171,26 @@ def summarize_collectives(tables: Tables, facts: Facts) -> tuple[CollectiveSumma
 def _collective(group: Group, facts: Facts) -> CollectiveSummary:
     name = facts.group_names.get(group.group, group.group)
     size = 2 if group.op == "p2p" else group.group_size
-    parts = dict.fromkeys(("wait_ms", "queue_ms", "transfer_ms"))
+    wait_ms = queue_ms = transfer_ms = None
     each = group.timed_steps * max(1, size) * _MS
     if group.timed_steps:
-        parts = {
-            "wait_ms": group.wait / each,
-            "queue_ms": group.queue / each,
-            "transfer_ms": group.transfer / each,
-        }
-    algbw = busbw = None
+        wait_ms, queue_ms, transfer_ms = (
+            part / each for part in (group.wait, group.queue, group.transfer)
+        )
+    algbw = busbw = call_ms = with_wait = None
+    factor = _BUS[group.op] * (size - 1) / size if group.op in _BUS and size else 1.0
+    whole = group.wait + group.queue + group.transfer
+    if group.timed_spans and whole > 0:
+        call_ms = whole / group.timed_spans / _MS
+        if group.complete and group.bytes / group.complete >= _SMALL:
+            with_wait = group.bytes / group.complete / (whole / group.timed_spans)
     if group.timed_spans and group.complete and group.transfer > 0 and not group.sent_before:
         nbytes = group.bytes / group.complete
         if nbytes >= _SMALL:
             algbw = nbytes / (group.transfer / group.timed_spans)
-            busbw = algbw * (_BUS[group.op] * (size - 1) / size if group.op in _BUS else 1.0)
+            busbw = algbw * factor
     return CollectiveSummary(
-        group.op, name, size, group.calls, int(group.bytes), **parts,
-        algbw_gbs=algbw, busbw_gbs=busbw,
+        group.op, name, size, group.calls, int(group.bytes), wait_ms, queue_ms, transfer_ms,
+        algbw_gbs=algbw, busbw_gbs=busbw, call_ms=call_ms, algbw_with_wait_gbs=with_wait,
+        busbw_with_wait_gbs=with_wait * factor if with_wait is not None else None,
     )  # fmt: skip

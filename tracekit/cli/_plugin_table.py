@@ -60,9 +60,21 @@ BUILT_IN = (
     ),
     Plugin(
         "adapter",
+        "nccl_inspector",
+        "tracekit.adapters.nccl_inspector",
+        "reads what NCCL's Inspector measured: tracekit analyze PATH",
+    ),
+    Plugin(
+        "adapter",
         "nccl_log",
         "tracekit.adapters.nccl_log",
         "reads NCCL's debug logs, of any launcher: tracekit analyze PATH",
+    ),
+    Plugin(
+        "adapter",
+        "nccl_ras",
+        "tracekit.adapters.nccl_ras",
+        "reads answers of NCCL's RAS, text and JSON: tracekit analyze PATH",
     ),
     Plugin(
         "adapter",

@@ -106,6 +106,14 @@ NETWORK_WORDS: Mapping[str, str] = {
         "start-up hangs: {came} of {size} ranks began a communicator (last seen: {stage}), of"
         " {ranks} there is no line; why cannot be told from the log"
     ),
+    "net.start.member": _(
+        "start-up hangs: {came} of {size} ranks began a communicator that was split off another one"
+        " (last seen: {stage}), {ranks} did not; why cannot be told from the log"
+    ),
+    "net.start.child": _(
+        "start-up hangs: {came} of {size} ranks began a communicator of a part of the job (last"
+        " seen: {stage}); which ranks the other {count} are, and why, cannot be told from the log"
+    ),
     "net.mismatch": _(
         "ranks called different collectives as number {number} of one communicator: {listed}"
     ),
@@ -165,6 +173,75 @@ NETWORK_WORDS: Mapping[str, str] = {
     "net.interface": _(
         "{who} starts up over {interface} ({address}), which leads to no other host"
     ),
+    # The Inspector
+    "net.inspector.late": _(
+        "rank {rank} comes last to {op}s of {size} ranks: its part takes {own:.2f} ms, the others'"
+        " {others:.2f}, which is their wait for it ({count} of {of} calls looked at)"
+    ),
+    "net.inspector.slow": _(
+        "{op}s of communicator {group} ({who}) move {speed:.3g} GB/s (bus bandwidth, waiting set"
+        " aside), where others of its kind reach {usual:.3g}; which of its links is slow cannot be"
+        " told from it"
+    ),
+    "net.inspector.ends": _(
+        "the Inspector's records of {ranks} end with {op} {least}, those of the others with {most}:"
+        " a call that hangs is never written"
+    ),
+    # RAS
+    "net.ras.ranks": _("{ranks} ({places})"),
+    "net.ras.some": _("{count} processes"),
+    "net.ras.some_ranks": _("{count} ranks that are not listed"),
+    "net.ras.of_comm": _("{ranks} of communicator {comm}"),
+    "net.ras.dead": _(
+        "NCCL's RAS gave {who} up as dead: no answer for a minute, so it ended, is stopped, or its"
+        " host is away"
+    ),
+    "net.ras.over": _(
+        "NCCL's RAS gave {who} up as dead, but no communicator is in use any more: a process that"
+        " ended as it should looks the same"
+    ),
+    "net.ras.silent": _("{who} did not answer NCCL's RAS: it ended, is stopped, or is cut off"),
+    "net.ras.silent.again": _(
+        "{who} did not answer NCCL's RAS, twice within {seconds:.0f} s: it ended, is stopped, or is"
+        " cut off"
+    ),
+    "net.ras.reported.cause": _("{who} reported to NCCL's RAS: {errors}"),
+    "net.ras.reported.effect": _(
+        "{who} reported to NCCL's RAS: {errors}; that may follow from a failure elsewhere"
+    ),
+    "net.ras.differ.once": _(
+        "{behind} of {size} ranks of {comm} launched fewer {op} ({least}, others {most}): between"
+        " two calls that is no fault, and only another look tells whether it stays so"
+    ),
+    "net.ras.differ.moves": _(
+        "ranks of {comm} launched different numbers of {op} ({least} to {most}), and go on: no hang"
+    ),
+    "net.ras.since": _("in {seconds:.0f} s"),
+    "net.ras.since.unknown": _("between two looks, however far apart these are"),
+    "net.ras.stuck": _(
+        "{who} did not come to {op} {most} of {comm}: {least} launched, the others {most}, and"
+        " nothing moved {since}"
+    ),
+    "net.ras.stuck.most": _(
+        "{behind} of {size} ranks of {comm} are behind in {op} ({least}, others {most}) and nothing"
+        " moved {since}; which of them the others wait for cannot be told"
+    ),
+    "net.ras.mismatch": _(
+        "ranks are in different collectives of {comm}: {who} launched fewer {op} than the others,"
+        " but more {other}, and nothing moved {since}"
+    ),
+    "net.ras.stalled": _(
+        "{who} launched nothing in {seconds:.0f} s ({op} {least}) while the others went on to"
+        " {most}"
+    ),
+    "net.ras.all_alike": _(
+        "all ranks launched the same collectives and nothing since, in {seconds:.0f} s: if the job"
+        " hangs, no rank is missing, and it is the network or a kernel"
+    ),
+    "net.ras.start_up": _(
+        "start-up hangs: a communicator of {size} ranks was not finished in {seconds:.0f} s; why"
+        " cannot be told from RAS"
+    ),
     # nccl-tests
     "net.tests.wrong": _("{test} found {count} wrong values: data change on their way"),
     "net.tests.host": _(
@@ -214,6 +291,25 @@ NETWORK_WORDS: Mapping[str, str] = {
         "measure it in pairs: for p in {pairs}; do mpirun -np 2 -H $p -x NCCL_IB_HCA=={card}:{port}"
         " all_reduce_perf -b 1G -e 1G -g 1; done > pairs.txt; then tracekit analyze {where}"
         " pairs.txt"
+    ),
+    "advice.net.inspector.late": _(
+        "see what rank {rank} does before it: tracekit run, or py-spy dump on {host}; nvidia-smi -q"
+        " -d CLOCK,PERFORMANCE there"
+    ),
+    "advice.net.inspector.slow": _(
+        "measure its hosts in pairs: mpirun -np 2 -H A,B all_reduce_perf -b 1G -e 1G, of {hosts};"
+        " give the outputs to tracekit analyze"
+    ),
+    "advice.net.ras.process": _(
+        "see whether it is there and where: on {host}, ps -o pid,stat,wchan:20,cmd -p {pid}; py-spy"
+        " dump --pid {pid}; dmesg -T | tail"
+    ),
+    "advice.net.ras.again": _(
+        "look again: for i in 1 2 3; do date; ncclras -v; sleep 30; done > ras.txt; then give it to"
+        " tracekit analyze"
+    ),
+    "advice.net.ras.error": _(
+        "read the logs of these ranks: NCCL_DEBUG=WARN has the reason in its first warning"
     ),
     "advice.net.cards": _(
         "see which cards it lost: on {host}, ibstat -l; ls /dev/infiniband; dmesg | grep mlx5"

@@ -176,7 +176,15 @@ class CollectiveSummary:
     queue_ms: float | None = None
     transfer_ms: float | None = None
     algbw_gbs: float | None = None
+    """By the time of the transfer alone; None where that is not known."""
     busbw_gbs: float | None = None
+    call_ms: float | None = None
+    """How long one call takes a mean rank, its wait for others included."""
+    algbw_with_wait_gbs: float | None = None
+    """By that time: a lower bound of what the network does."""
+    busbw_with_wait_gbs: float | None = None
+    source: str = "spans"
+    """spans of the run, or nccl_inspector."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from benchmarks.nccl_log import HOSTILE
 from tests.adapters.nccl.logs import Rank, alarms, judged, ranks, read, verdict
 from tracekit.adapters.nccl_log import NcclLog, NcclLogImporter, read_logs, recognize
 from tracekit.adapters.nccl_log._scanner import Scanner
+from tracekit.adapters.nccl_log._splits import child_hash
 from tracekit.adapters.nccl_log._state import Process
 from tracekit.adapters.nccl_log._table import meanings
 
@@ -347,6 +348,73 @@ def test_ranks_of_sub_communicators_are_those_of_the_job(tmp_path: Path) -> None
     log = read(tmp_path, job)
     groups = {tuple(r.value["ranks"]) for r in log.rows("run").facts if r.name == "group"}
     assert groups == {(0, 1, 2, 3), (0, 2), (1, 3)}
+
+
+def split(rank: Rank, colors: int, number: int, phase: str = "COMPLETE", told: bool = True) -> Rank:
+    """A split by colours; releases before 2.24 do not tell its number."""
+    size = rank.world // colors
+    return rank.info(
+        f"ncclCommSplit comm 0x{9 + number}9{rank.rank}0 rank {rank.rank // colors} nranks {size}"
+        f" cudaDev 0 nvmlDev 0 busId 1000 parent 0x55{rank.rank:03x}0"
+        f" {f'splitCount {number} ' if told else ''}color {rank.rank % colors} key {rank.rank}"
+        f"{'' if phase == 'START' else ' '}- Init {phase}"
+    )
+
+
+def test_children_of_splits_have_the_ids_that_nccl_gives_them(tmp_path: Path) -> None:
+    for version in ("2.27.3", "2.25.1"):
+        job = ranks(4)
+        for rank in job:
+            rank.begin(version).connect().done()
+            split(rank, 2, 1)
+        facts = [r.value for r in read(tmp_path, job).rows("run").facts]
+        ids = {value["id"] for value in facts if "id" in value and len(value["ranks"]) == 2}
+        known = {f"0x{child_hash(0xB0BAB0BA, 1, color):x}" for color in (0, 1)}
+        assert (ids == known) is (version == "2.27.3")
+        assert len(ids) == 2
+
+
+def test_an_id_is_made_as_nccl_makes_it() -> None:
+    assert child_hash(0xB0BAB0BA1234567F, 3, -7) == 0x650C6DFD7B051FED
+
+
+def test_splits_without_a_number_are_told_apart_by_their_order(tmp_path: Path) -> None:
+    job = ranks(4)
+    for rank in job:
+        rank.begin("2.19.3").connect().done()
+        split(rank, 2, 1, told=False)
+        split(rank, 2, 2, told=False)
+    facts = [r.value for r in read(tmp_path, job).rows("run").facts if r.name == "group"]
+    assert sorted(tuple(value["ranks"]) for value in facts) == [
+        (0, 1, 2, 3), (0, 2), (0, 2), (1, 3), (1, 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quiet", "silent", "ranks_named", "words"),
+    [
+        ([], [5], [5], "rank 5 did not"),
+        ([], [], [], "all 4 ranks began"),
+        ([5], [], [], "which ranks the other 1 are"),
+    ],
+    ids=["one never began", "all began", "one has no log"],
+)
+def test_of_a_child_only_its_own_members_are_missing(
+    quiet: list[int], silent: list[int], ranks_named: list[int], words: str, tmp_path: Path
+) -> None:
+    """Two colours of four ranks each; the odd ones hang, and even ones are never asked for."""
+    job = ranks(8)
+    for rank in job:
+        rank.begin("2.27.3").done()
+        if rank.rank % 2 == 0:
+            split(split(rank, 2, 1, "START"), 2, 1)
+        elif rank.rank not in silent:
+            split(rank, 2, 1, "START")
+    found = verdict(tmp_path, [rank for rank in job if rank.rank not in quiet]).findings
+    first = next(f for f in found if f.id == "hang.missing_rank")
+    assert (list(first.ranks), first.certainty.value) == (ranks_named, "cannot_tell")
+    assert words in first.title
+    assert not set(first.ranks) & {0, 2, 4, 6}
 
 
 def test_lines_without_hosts_are_told_apart_by_their_device(tmp_path: Path) -> None:

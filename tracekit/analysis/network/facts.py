@@ -10,11 +10,12 @@ from typing import Any
 from tracekit.analysis.basis.tables import Overview
 from tracekit.dataset.engine import Engine
 
-__all__ = ["Notice", "Peer", "Told", "read_told", "with_network"]
+__all__ = ["Look", "Notice", "Peer", "Told", "read_told", "with_network"]
 
 _NAMES = (
     "communicator", "nccl", "nccl_calls", "nccl_error", "nccl_jobs", "nccl_mismatch",
-    "nccl_process", "nccl_tests", "nccl_warn", "network",
+    "nccl_process", "nccl_ras", "nccl_tests", "nccl_bandwidth", "nccl_inspector_last",
+    "nccl_warn", "network",
 )  # fmt: skip
 
 
@@ -59,6 +60,47 @@ class Peer:
         return f"rank {self.rank}" if self.rank is not None else f"a process on {self.host}"
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One answer of the library's RAS, or an event that it told."""
+
+    value: Mapping[str, Any]
+    source: str
+    time_ns: int | None
+
+    @property
+    def form(self) -> str:
+        """text, json or event."""
+        return str(self.value.get("form"))
+
+    @property
+    def communicators(self) -> list[Mapping[str, Any]]:
+        """Those that it says something of."""
+        return list(self.value.get("communicators") or ())
+
+    @property
+    def world(self) -> Mapping[str, Any] | None:
+        """The communicator whose ranks are those of the job."""
+        return next((comm for comm in self.communicators if comm.get("world")), None)
+
+    def of_job(self, comm: Mapping[str, Any], ranks: Iterable[int]) -> list[int]:
+        """The job's ranks of a communicator's, as far as they are known."""
+        known = comm.get("ranks_of_job") or {}
+        if comm.get("world"):
+            return sorted(ranks)
+        return sorted(int(known[str(rank)]) for rank in ranks if str(rank) in known)
+
+    def gap_s(self, before: Look | None) -> float | None:
+        """How long after another look it was, by what they tell or by the times of their files."""
+        if before is None:
+            return None
+        if self.time_ns is not None and before.time_ns is not None:
+            return (self.time_ns - before.time_ns) / 1e9
+        one, other = self.value.get("written_ns"), before.value.get("written_ns")
+        same_file = self.source.rpartition(":")[0] == before.source.rpartition(":")[0]
+        return (one - other) / 1e9 if one and other and not same_file else None
+
+
 @dataclass(slots=True)
 class Told:
     """All of one attempt."""
@@ -67,6 +109,12 @@ class Told:
     notices: list[Notice] = field(default_factory=list)
     mismatches: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     tests: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    bandwidths: list[tuple[Mapping[str, Any], str]] = field(default_factory=list)
+    """Collectives that the Inspector measured, and where one of them stands."""
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    """The last numbers of each communicator in its records."""
+    looks: list[Look] = field(default_factory=list)
+    """Answers of RAS, the oldest first."""
     jobs: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -90,7 +138,7 @@ def read_told(engine: Engine, attempt: int) -> Told:
     """Read what logs told of an attempt; what has another shape than expected is passed over."""
     names = ", ".join(f"'{name}'" for name in (*_NAMES, "environment"))
     rows = engine.sql(
-        "SELECT rank, host, name, value, source FROM facts"
+        "SELECT rank, host, name, value, time_ns, source FROM facts"
         f" WHERE attempt = {attempt} AND name IN ({names})"
     ).to_pylist()
     told = Told()
@@ -114,6 +162,7 @@ def read_told(engine: Engine, attempt: int) -> Told:
     for row, value in values:
         known = by_rank.get(row["rank"]) if row["rank"] is not None else by_host.get(row["host"])
         _take(told, known, row, value)
+    told.looks.sort(key=lambda look: int(look.value.get("look") or 0))
     return told
 
 
@@ -125,6 +174,12 @@ def _take(told: Told, peer: Peer | None, row: Mapping[str, Any], value: dict[str
         told.mismatches.append((value, source))
     elif name == "nccl_tests":
         told.tests.append((value, source))
+    elif name == "nccl_bandwidth":
+        told.bandwidths.append((value, source))
+    elif name == "nccl_inspector_last":
+        told.ends.append(value)
+    elif name == "nccl_ras":
+        told.looks.append(Look(value, source, row["time_ns"]))
     elif name == "nccl_jobs":
         told.jobs = value
     elif peer is None:
@@ -164,7 +219,7 @@ def with_network(engine: Engine, seen: Overview | None) -> Overview | None:
         return seen
     rows = engine.sql(
         "SELECT attempt, run_id, rank, time_ns FROM facts"
-        " WHERE name IN ('nccl_process', 'nccl_tests')"
+        " WHERE name IN ('nccl_process', 'nccl_tests', 'nccl_ras', 'nccl_inspector')"
     ).to_pylist()
     if not rows:
         return seen
@@ -176,8 +231,19 @@ def with_network(engine: Engine, seen: Overview | None) -> Overview | None:
     if seen is not None:
         return replace(seen, ranks=tuple(sorted({*seen.ranks, *times})), last_ns=times)
     first = min((row["time_ns"] for row in rows if row["time_ns"]), default=0)
+    times = times or dict.fromkeys(range(_world(engine, attempt)), first)
     attempts = len({row["attempt"] for row in rows})
     return Overview(
         attempt, attempts, rows[0]["run_id"], tuple(sorted(times)), first, times or {0: first},
         0, 0, 0, None, None, 0, 0, (),
     )  # fmt: skip
+
+
+def _world(engine: Engine, attempt: int) -> int:
+    """How many ranks RAS knows of; it asks all of them, so that none is missing from its answers
+    unsaid."""
+    rows = engine.sql(
+        f"SELECT value FROM facts WHERE attempt = {attempt} AND name = 'nccl_ras_world'"
+    ).to_pylist()
+    sizes = [json.loads(row["value"]).get("size") for row in rows]
+    return max((size for size in sizes if isinstance(size, int)), default=0)

@@ -10,6 +10,10 @@ from tracekit.findings import Certainty, Finding, Severity, ranks_words, say
 
 __all__ = ["hang_findings"]
 
+_Member = tuple[Peer, Mapping[str, Any]]
+"""A process and what it told of a communicator."""
+_PAST = (None, "complete", "collectives")
+"""Steps of a process that is not in a start-up."""
 _FEW_CALLS = 4
 """So many calls at most are a job that got stuck in its first ones."""
 
@@ -26,37 +30,48 @@ def hang_findings(told: Told, failed: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _start_ups(told: Told) -> Iterator[Finding]:
-    groups: dict[tuple[str, int], list[tuple[Peer, Mapping[str, Any]]]] = {}
+    groups: dict[tuple[str, int], list[_Member]] = {}
     for peer in told.peers:
         for comm in peer.comms:
             if comm.get("nranks") and comm.get("rank") is not None:
-                name = str(comm.get("hash") or "")
+                name = str(comm.get("group") or comm.get("hash") or "")
                 groups.setdefault((name, int(comm["nranks"])), []).append((peer, comm))
     for (_, size), members in groups.items():
         stuck = [
             (peer, comm) for peer, comm in members
-            if comm.get("state") in ("start", "seen")
-            and not peer.process.get("works") and not peer.process.get("closing")
+            if comm.get("state") in ("start", "seen") and not peer.process.get("closing")
+            and (not peer.process.get("works") or _begins_another(peer, comm))
         ]  # fmt: skip
         if stuck:
-            yield _start_up(told, size, members, stuck)
+            yield _start_up(told, size, members, stuck, groups)
             return  # one is enough: the others follow from it
+
+
+def _begins_another(peer: Peer, comm: Mapping[str, Any]) -> bool:
+    """Whether a process that has working communicators ends its log in the start of one more."""
+    return comm.get("state") == "start" and peer.process.get("stage") not in _PAST
 
 
 def _start_up(
     told: Told,
     size: int,
-    members: Sequence[tuple[Peer, Mapping[str, Any]]],
-    stuck: Sequence[tuple[Peer, Mapping[str, Any]]],
+    members: Sequence[_Member],
+    stuck: Sequence[_Member],
+    groups: Mapping[tuple[str, int], Sequence[_Member]],
 ) -> Finding:
     came = {int(comm["rank"]) for _, comm in members}
-    absent = tuple(rank for rank in range(size) if rank not in came)
+    gone = tuple(rank for rank in range(size) if rank not in came)
+    absent = _ranks_of_job(gone, members, groups) if gone else ()
     silent = [p for p in told.peers if not p.comms and not p.process.get("works")]
     done = len(came) - len({int(comm["rank"]) for _, comm in stuck})
     if done:
-        key, ranks = "net.start.some", tuple(sorted({int(c["rank"]) for _, c in stuck}))
-    elif not absent:
+        key, ranks = "net.start.some", told.ranks(peer for peer, _ in stuck)
+    elif not gone:
         key, ranks = "net.start.all", ()
+    elif not absent:
+        key, ranks = "net.start.child", ()
+    elif any(comm.get("parent") for _, comm in members):
+        key, ranks = "net.start.member", absent
     elif silent:
         key, ranks = "net.start.silent", absent
     else:
@@ -68,25 +83,59 @@ def _start_up(
         Severity.CRITICAL,
         Certainty.LIKELY if key == "net.start.silent" else Certainty.CANNOT_TELL,
         say(
-            key, came=len(came), size=size, ranks=ranks_words(ranks) if ranks else "",
+            key, came=len(came), size=size, count=len(gone),
+            ranks=ranks_words(ranks) if ranks else "",
             stage=", ".join(stages), hosts=", ".join(hosts[:4]) or say("net.unknown_host"),
         ),
         ranks=ranks,
         evidence={
-            "class": "rank_missing" if absent else None,
+            "class": "rank_missing" if gone else None,
+            "communicator": next((c.get("group") or c.get("hash") for _, c in members), None),
             "phase": "startup",
-            "came": sorted(came)[:64],
+            "came": sorted(told.ranks(peer for peer, _ in members))[:64],
             "absent": list(absent[:64]),
             "stage": stages,
             "lines": [f"{peer.last}: the last line of {peer.name}" for peer, _ in stuck[:6]],
         },
         advice=(
-            say("advice.net.logs") if absent and not silent else say("advice.net.stacks"),
+            say("advice.net.logs") if gone and not silent else say("advice.net.stacks"),
             say("advice.net.subsystems"),
             say("advice.net.ports"),
             say("advice.net.alone"),
         ),
     )  # fmt: skip
+
+
+def _ranks_of_job(
+    gone: Sequence[int],
+    members: Sequence[_Member],
+    groups: Mapping[tuple[str, int], Sequence[_Member]],
+) -> tuple[int, ...]:
+    """The job's ranks of members that never began; none where that does not follow.
+
+    Of the communicator of the whole job they are the same. Of one that was split off another,
+    they are whoever of that one is in none of its other parts, where their number fits.
+    """
+    if any(comm.get("world") for _, comm in members) or not any("group" in c for _, c in members):
+        return tuple(gone)
+    split = next(((c["parent"], c["split"]) for _, c in members if c.get("parent")), None)
+    if split is None:
+        return ()
+    number = str(split[1]).partition("/")[0]
+    parts: set[int | None] = set()
+    whole: set[int | None] = set()
+    complete = False
+    for (name, size), listed in groups.items():
+        there = {peer.rank for peer, _ in listed}
+        if name == split[0]:
+            whole, complete = there, len(there) == size
+        elif any(
+            c.get("parent") == split[0] and str(c.get("split")).partition("/")[0] == number
+            for _, c in listed
+        ):
+            parts |= there
+    left = sorted(rank for rank in whole - parts if rank is not None)
+    return tuple(left) if complete and len(left) == len(gone) else ()
 
 
 # Calls

@@ -8,8 +8,10 @@ from typing import Any
 from tracekit.analysis.network.errors import error_findings, roots
 from tracekit.analysis.network.facts import Peer, Told, read_told
 from tracekit.analysis.network.hangs import hang_findings
+from tracekit.analysis.network.inspector import inspector_findings
 from tracekit.analysis.network.links import card_findings
 from tracekit.analysis.network.measurements import test_findings
+from tracekit.analysis.network.ras import ras_findings
 from tracekit.analysis.record import Record
 from tracekit.findings import Certainty, Finding, Severity, ranks_words, say
 
@@ -26,6 +28,10 @@ def network_findings(record: Record) -> Iterator[Finding]:
     told = read_told(record.engine, record.attempt)
     if told.tests:
         yield from test_findings(told)
+    if told.bandwidths:
+        yield from inspector_findings(told, record.options)
+    if told.looks:
+        yield from ras_findings(told, record.options)
     if not told.peers and not told.notices:
         return
     failed = roots(told)
