@@ -68,7 +68,6 @@ _DETECTORS = (
     start_findings,
     reduction_findings,
     checkpoint_findings,
-    input_findings,
 )
 """What rests on facts and events alone, in the order in which findings of one weight are told."""
 
@@ -107,7 +106,8 @@ def analyze(
     )  # fmt: skip
     logs = read_logs(engine, seen.attempt)
     network = list(network_findings(record))
-    mortem, network = judge_end(engine, seen, facts, ends, logs, network, median_ns, options)
+    inputs = list(input_findings(record))
+    mortem, left = judge_end(engine, seen, facts, ends, logs, network, inputs, median_ns, options)
     shares, judgement, peers, looked = None, None, None, steps
     findings = list(mortem.findings)
     if tables is not None and steps is not None and len(steps.used):
@@ -129,7 +129,7 @@ def analyze(
         findings += [_aside(finding) if mortem.symptom else finding for finding in told]
     for detector in _DETECTORS:
         findings += detector(record)
-    findings += network
+    findings += left
     findings = with_late_ranks(findings)
     if seen.first_step is not None or seen.communications:
         findings += clock_findings(clock)

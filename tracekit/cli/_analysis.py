@@ -103,8 +103,8 @@ def _analyzed(
                 return _verdict(run, coverage, options, where)
             with imported(look_into(beside)) as made, open_run(made.run_dir) as foreign:
                 tell(made.told)
-                add_beside(run, foreign)
-                skipped = [*coverage.skipped, *made.intake.skipped]
+                unused = add_beside(run, foreign)
+                skipped = [*coverage.skipped, *made.intake.skipped, *unused]
                 coverage = replace(
                     coverage, files=coverage.files + made.found.files, skipped=tuple(skipped)
                 )

@@ -10,12 +10,34 @@ __all__ = ["STORY_WORDS"]
 
 
 STORY_WORDS: Mapping[str, str] = {
+    "log.xid.rank": _("the GPU of {ranks} failed, says its driver: Xid {xid}, {means}{victims}"),
+    "log.xid.host": _(
+        "a GPU of host {host}, where {ranks} ran, failed, says its driver: Xid {xid},"
+        " {means}{victims}"
+    ),
+    "log.xid.its_host": _("its host"),
+    "xid.13": _("a kernel raised an exception"),
+    "xid.31": _("a kernel accessed memory that is not its own"),
+    "xid.48": _("its memory has an error that cannot be corrected"),
+    "xid.61": _("its microcontroller stopped"),
+    "xid.62": _("its microcontroller stopped"),
+    "xid.64": _("a bad row of its memory cannot be replaced"),
+    "xid.69": _("a kernel raised an exception"),
+    "xid.74": _("an error of NVLink"),
+    "xid.79": _("it has fallen off the bus"),
+    "xid.92": _("its memory has many errors"),
+    "xid.94": _("its memory has an error that one program cannot survive"),
+    "xid.95": _("its memory has an error that no program survives"),
+    "xid.119": _("its system processor does not answer"),
+    "xid.120": _("its system processor failed"),
+    "xid.154": _("it has to be reset"),
     "story.journal": _("its record"),
     "story.kernel": _("the kernel's log"),
     "story.scheduler": _("the scheduler"),
     "story.logs": _("the logs"),
     "story.dumps": _("the dumps"),
     "story.nccl": _("NCCL's log"),
+    "story.uneven": _("{told}. It had left the epoch: {why}"),
     "story.and": _("{one} and {other}"),
     "story.agree": _("{told}; seen in {sources}, too"),
     "story.names": _("{source} says: {title}"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["CAUSES", "Cause", "cause_of_text"]
+__all__ = ["CAUSES", "XIDS", "Cause", "cause_of_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ _ENDS = "exit vanished closed terminated"
 """How ranks end because another one did."""
 _WAITS = "timed_out rank_missing"
 """How ranks are seen that wait for another one."""
-_HANGS = f"{_WAITS} rank_busy rank_stopped rank_gil cycle uneven"
+_HANGS = f"{_WAITS} rank_busy rank_stopped rank_gil cycle"
 _LINKS = "net_retry net_port net_gid net_acs net_gdr net_firewall net_socket"
 _AFTER_DEATH = f"{_ENDS} {_WAITS} net_retry net_firewall"
-_AFTER_FAULT = f"{_AFTER_DEATH} error killed_signal gpu_illegal usage"
+_AFTER_FAULT = f"{_AFTER_DEATH} error killed_signal usage"
 _AFTER_SETUP = f"{_ENDS} {_WAITS} {_LINKS} error usage mismatch"
 
 
@@ -46,8 +46,7 @@ def _fault(means: str, *advice: str, after: str = "", ids: str = "crash.error") 
 
 
 def _network(means: str, *advice: str, after: str = "", ids: str = "comm.error") -> Cause:
-    waits = f"{_ENDS} {_WAITS} error"
-    return Cause(means, tuple(ids.split()), _set(waits, after), advice)
+    return Cause(means, tuple(ids.split()), _set(_ENDS, _WAITS, after), advice)
 
 
 CAUSES: Mapping[str, Cause] = MappingProxyType(
@@ -60,10 +59,12 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "the memory of a GPU has errors that cannot be corrected", "advice.log.gpu",
             after="gpu_xid",
         ),
-        "gpu_xid": _fault("the driver reports an error of a GPU (Xid)", "advice.log.gpu"),
+        "gpu_xid": _fault(
+            "the driver reports an error of a GPU (Xid)", "advice.log.gpu", after="gpu_illegal"
+        ),
         "gpu_oom": _fault("the memory of a GPU ran out", "advice.oom", ids="crash.oom"),
         "gpu_assert": _fault(
-            "an assertion failed in a kernel on a GPU", "advice.log.illegal", after="gpu_xid"
+            "an assertion failed in a kernel on a GPU", "advice.log.illegal"
         ),
         "host_memlock": _fault(
             "a limit of locked memory", "advice.log.host", after=_LINKS,
@@ -81,12 +82,11 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             ids="host.limit crash.error",
         ),
         "gpu_illegal": _fault(
-            "a kernel accessed memory that it may not, or another CUDA error", "advice.log.illegal",
-            after="gpu_xid",
+            "a kernel accessed memory that it may not, or another CUDA error", "advice.log.illegal"
         ),
         "same_device": Cause(
             "two ranks use one GPU", ("config.device", "crash.error"), _set(_AFTER_SETUP),
-            ("advice.log.device",),
+            ("advice.net.device",),
         ),
         "versions": Cause(
             "processes speak different versions of the communication library",
@@ -119,6 +119,10 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "the rank raised an error of its own", ("crash.error",), _set(_AFTER_DEATH),
             ("advice.error",),
         ),
+        "usage": Cause(
+            "the communication library was called wrongly", ("crash.error",),
+            _set(_AFTER_DEATH), ("advice.net.usage",),
+        ),
         "net_retry": _network("a peer did not answer any more", "advice.net.pairwise"),
         "net_firewall": _network("a peer's port cannot be reached", "advice.net.firewall"),
         "net_socket": _network(
@@ -127,43 +131,40 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         ),
         "mismatch": Cause(
             "ranks are in different calls: another order, size or type",
-            ("hang.mismatch",), _set(_ENDS, _HANGS), ("advice.branch",),
-        ),
-        "usage": Cause(
-            "the communication library was called wrongly", ("crash.error",),
-            _set(_AFTER_DEATH), ("advice.net.usage",),
+            ("hang.mismatch",), _set(_ENDS, _HANGS, "uneven scheduler"), ("advice.branch",),
         ),
         "uneven": Cause(
             "a rank got fewer batches than the others and left the epoch",
-            ("hang.missing_rank", "data.uneven"), _set(_ENDS, _HANGS), ("advice.uneven",),
+            ("hang.missing_rank", "data.uneven"), _set(_ENDS, _HANGS, "scheduler"),
+            ("advice.uneven",),
         ),
         "rank_stopped": Cause(
-            "the process of a rank is stopped", ("hang.stopped",), _set(_ENDS, _WAITS),
+            "the process of a rank is stopped", ("hang.stopped",), _set(_ENDS, _WAITS, "scheduler"),
             ("advice.log.look",),
         ),
         "rank_gil": Cause(
-            "a thread of a rank holds the interpreter", ("hang.gil",), _set(_ENDS, _WAITS),
-            ("advice.log.look",),
+            "a thread of a rank holds the interpreter", ("hang.gil",),
+            _set(_ENDS, _WAITS, "scheduler"), ("advice.log.look",),
         ),
         "rank_busy": Cause(
             "a rank works on something else: a checkpoint, an evaluation, its data",
-            ("hang.busy_rank",), _set(_ENDS, _WAITS), ("advice.log.look",),
+            ("hang.busy_rank",), _set(_ENDS, _WAITS, "scheduler"), ("advice.log.look",),
         ),
         "cycle": Cause(
             "ranks wait for each other in a circle", ("hang.cycle",), _set(_ENDS, _WAITS),
             ("advice.branch",),
         ),
+        "vanished": Cause(
+            "a rank ended and nobody recorded how", ("crash.vanished",),
+            _set("closed terminated", _WAITS), ("advice.vanished",),
+        ),
         "rank_missing": Cause(
             "a rank did not come to a call that others are in", ("hang.missing_rank",),
-            _set(_ENDS, "timed_out"), ("advice.log.look",),
+            _set("exit closed terminated timed_out scheduler"), ("advice.log.look",),
         ),
         "scheduler": Cause(
             "the scheduler ended the job: time limit, preemption, eviction, a cancel",
-            ("crash.killed",), _set(_ENDS, "killed_signal"), ("advice.log.scheduler",),
-        ),
-        "vanished": Cause(
-            "a rank ended and nobody recorded how", ("crash.vanished",),
-            _set("closed terminated timed_out"), ("advice.vanished",),
+            ("crash.killed",), _set(_ENDS), ("advice.log.scheduler",),
         ),
         "exit": Cause(
             "a rank ended with an exit code and wrote no reason", ("crash.error",),
@@ -186,6 +187,16 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
 )  # fmt: skip
 """Every class by the name it has in evidence, the most basic ones first."""
 
+
+XIDS: Mapping[str, str] = MappingProxyType(
+    {
+        "13": "gpu_illegal", "31": "gpu_illegal", "48": "gpu_ecc", "61": "gpu_xid",
+        "62": "gpu_xid", "64": "gpu_ecc", "69": "gpu_illegal", "74": "gpu_xid", "79": "gpu_xid",
+        "92": "gpu_ecc", "94": "gpu_ecc", "95": "gpu_ecc", "119": "gpu_xid", "120": "gpu_xid",
+        "154": "gpu_xid",
+    }
+)  # fmt: skip
+"""Errors of GPUs that end a job, by number; others are effects of its end, or no trouble."""
 
 _TEXTS = (
     ("uncorrectable ecc", "gpu_ecc"),

@@ -93,6 +93,9 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "lost_ms": finding.lost_ms,
         "evidence": finding.evidence,
         "advice": list(finding.advice),
+        "class": finding.evidence.get("class"),
+        "lines": list(finding.evidence.get("lines") or ()),
+        "next": finding.advice[0] if finding.advice else None,
     }
     if finding.rules is not None:
         entry["rules"] = list(finding.rules)

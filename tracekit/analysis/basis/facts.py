@@ -70,6 +70,11 @@ class Facts:
     """What carries the calls of a group, where that is told."""
     world_size: int = 0
 
+    @property
+    def recorded(self) -> bool:
+        """Whether ranks recorded what they did, so that everything else is a second source."""
+        return any(of.heartbeat_ns or of.domain for of in self.ranks.values())
+
     def of(self, rank: int) -> RankFacts:
         """The facts of a rank, empty when there are none."""
         return self.ranks.setdefault(rank, RankFacts())

@@ -117,6 +117,7 @@ def _root(
             "class": cause,
             "hosts": hosts,
             "peers": peers,
+            "peer_ranks": sorted({rank for peer in peers for rank in _there(told, peer)}),
             "count": sum(n.count for n in notices),
             "also": {name: [n.source for n in failed[name]][:4] for name in others},
             "effects": following[:16],
@@ -130,13 +131,17 @@ def _root(
     )
 
 
-def _named(told: Told, address: str) -> str:
-    """A peer's address with the ranks that are there, where the log tells."""
-    there = [
+def _there(told: Told, address: str) -> tuple[int, ...]:
+    """The ranks at an address, where the log tells."""
+    return told.ranks(
         peer for peer in told.peers
         if address in (peer.network.get("address"), peer.host) or address.startswith(peer.host)
-    ]  # fmt: skip
-    ranks = told.ranks(there)
+    )  # fmt: skip
+
+
+def _named(told: Told, address: str) -> str:
+    """A peer's address with the ranks that are there."""
+    ranks = _there(told, address)
     return f"{address} ({ranks_words(ranks)})" if ranks and len(ranks) <= 8 else address
 
 

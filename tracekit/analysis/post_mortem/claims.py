@@ -9,7 +9,7 @@ from tracekit.analysis.basis.ends import Open
 from tracekit.findings import Certainty, Finding, Severity, Words
 from tracekit.findings.causes import CAUSES, cause_of_text
 
-__all__ = ["Claim", "Mortem", "cause_of", "claims_of", "lines_of"]
+__all__ = ["Claim", "Mortem", "all_lines", "cause_of", "claims_of", "lines_of"]
 
 _BY_ID = {
     "hang.missing_rank": "rank_missing", "hang.busy_rank": "rank_busy",
@@ -52,11 +52,12 @@ class Claim:
 
     @property
     def ranks(self) -> frozenset[int]:
-        """The ranks that are named as the cause; none where the source cannot tell."""
+        """The ranks that are named as the cause; none where the source cannot tell. Of one that
+        vanished it is how that cannot be told, not who."""
         return frozenset(
             rank
             for finding in self.told.findings
-            if finding.certainty is not Certainty.CANNOT_TELL
+            if finding.certainty is not Certainty.CANNOT_TELL or self.cause == "vanished"
             for rank in finding.ranks
         )
 
@@ -108,6 +109,17 @@ def lines_of(finding: Finding) -> list[str]:
         lines.append(f"{place}: {last}")
     lines += [str(file) for file in told.get("files") or ()]
     return _unique(lines)
+
+
+def all_lines(finding: Finding) -> list[str]:
+    """The lines of a finding and of everything that it explains."""
+    others = [
+        line
+        for key in ("agree", "effects", "contradicts")
+        for one in finding.evidence.get(key) or ()
+        for line in one["lines"]
+    ]
+    return [*lines_of(finding), *others]
 
 
 def _unique(lines: Iterable[str]) -> list[str]:

@@ -17,8 +17,8 @@ from tracekit.findings.causes import cause_of_text
 
 __all__ = ["call_words", "post_mortem"]
 
-_TERM, _BY_OTHERS = 15, 8
-"""A signal, and the least blame of an end that another one caused."""
+_KILL, _TERM, _BY_OTHERS = 9, 15, 8
+"""Signals, and the least blame of an end that another one caused."""
 _TOLD = ("launcher", "pidfd", "stacks")
 _OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 """Signals that a process gets by what it does itself, and hardly ever from others."""
@@ -201,8 +201,10 @@ def _doing(culprit: Culprit, end: End | None) -> Words:
 def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) -> Mortem:
     bad = [end for end in ends.values() if end.is_bad]
     everyone = len(bad) == len(ends) and len(ends) > 1
-    if everyone and all(end.signal == _TERM for end in bad):
+    if everyone and _from_outside(bad, options):
         return Mortem("crash", (_ended(bad),))
+    if len(bad) > 1 and death.blame() >= _BY_OTHERS:
+        return Mortem("crash", (_lost(bad),))
     of = facts.of(death.rank)
     where = {"host": of.host or "its host", "pid": of.identity.get("pid", "PID")}
     frame = death.frame or user_frame(of.end)
@@ -263,6 +265,28 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
     return Mortem(symptom, (found,), (death.rank,), waiting)
 
 
+def _lost(bad: Sequence[End]) -> Finding:
+    """All that ended complain of others, and nobody says that it ended first."""
+    ranks = sorted(end.rank for end in bad)
+    errors = {str(end.rank): end.error for end in bad if end.error}
+    return Finding(
+        "crash.error",
+        Severity.CRITICAL,
+        Certainty.CANNOT_TELL,
+        say("log.only_effects", ranks=ranks_words(ranks)),
+        evidence={"class": "closed", "victims": ranks, "errors": errors},
+        advice=(say("advice.log.all"),),
+    )
+
+
+def _from_outside(bad: Sequence[End], options: Options) -> bool:
+    """Whether somebody ended all ranks alike: asked them to end, or killed all of them at once."""
+    signals = {end.signal for end in bad}
+    times = [end.time_ns for end in bad]
+    at_once = max(times) - min(times) <= options.deaths_together_s * 1e9
+    return signals == {_TERM} or (signals == {_KILL} and at_once)
+
+
 def _class(death: End) -> str:
     """The class of causes of a rank's end."""
     if death.state == "exception":
@@ -279,10 +303,10 @@ def _ended(bad: Sequence[End]) -> Finding:
         "crash.killed",
         Severity.WARNING,
         Certainty.LIKELY,
-        say("crash.ended", signal=_TERM, name=_signal_name(_TERM)),
+        say("crash.ended", signal=first.signal, name=_signal_name(first.signal or _TERM)),
         ranks=tuple(sorted(end.rank for end in bad)),
         evidence={
-            "class": "terminated", "signal": _TERM, "source": first.source,
+            "class": "terminated", "signal": first.signal, "source": first.source,
             "time_ns": first.time_ns,
         },
         advice=(say("advice.ended"),),

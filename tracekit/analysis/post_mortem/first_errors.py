@@ -13,7 +13,6 @@ from tracekit.analysis.post_mortem.log_notes import (
     advice_for,
     at_frame,
     lost_peers,
-    may_be_ours,
 )
 from tracekit.analysis.post_mortem.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
@@ -38,47 +37,6 @@ class Case:
     def ranks(self) -> list[int]:
         known = {*self.ends, *self.logs.last, *(event.rank for event in self.logs.events)}
         return sorted(known | set(range(self.facts.world_size)))
-
-    # Ranks killed by the kernel
-
-    def killed_for_memory(self) -> Mortem | None:
-        """The kernel's out-of-memory killer, or a scheduler that tells of it."""
-        told = [
-            event
-            for event in self.logs.about("kernel", "kernel_note", "oom_event", "task_end")
-            if event.get("class") == "killed_oom"
-        ]
-        if not told:
-            return None
-        by_pid = {of.identity.get("pid"): rank for rank, of in self.facts.ranks.items()}
-        killed = [rank for rank, end in self.ends.items() if end.signal == _KILL]
-        for event in told:
-            pid = event.get("pid")
-            rank = by_pid.get(int(pid)) if pid is not None else None
-            if rank is not None:
-                return self._crash(rank, "log.killed_oom", event, Certainty.PROVEN)
-        if len(killed) == 1:
-            event = next((one for one in told if "rank" not in one or one["rank"]), told[0])
-            return self._crash(killed[0], "log.killed_oom.likely", event, Certainty.LIKELY)
-        ours = [event for event in told if may_be_ours(event)]
-        if not ours or any(event.is_cause for event in self.logs.events):
-            return None
-        if self.mortem.symptom is None and not self._troubled():
-            return None  # somebody's process on that host; the ranks went on
-        finding = Finding(
-            "crash.killed", Severity.CRITICAL, Certainty.CANNOT_TELL,
-            say("log.killed_oom.unknown", text=ours[0]["text"]),
-            evidence=self._evidence(ours[0]), advice=(say("advice.log.memory"),),
-        )  # fmt: skip
-        return Mortem("oom", (finding,))
-
-    def _crash(self, rank: int, key: str, event: Mapping[str, Any], certainty: Certainty) -> Mortem:
-        finding = Finding(
-            "crash.killed", Severity.CRITICAL, certainty,
-            say(key, rank=rank, text=event["text"], victims=self._victims((rank,))),
-            ranks=(rank,), evidence=self._evidence(event, rank), advice=(say("advice.log.memory"),),
-        )  # fmt: skip
-        return Mortem("oom", (finding,), (rank,))
 
     # Errors of a rank's own
 
@@ -109,7 +67,7 @@ class Case:
             id_, Severity.CRITICAL,
             Certainty.PROVEN if first.cause or self._told_dead(first.rank) else Certainty.LIKELY,
             say(key, rank=first.rank, text=first.text, where=at_frame(first.frame),
-                victims=self._victims(ranks)),
+                victims=self.victims(ranks)),
             ranks=ranks, evidence=self._event_evidence(first), advice=(advice_for(first),),
         )  # fmt: skip
         return Mortem(
@@ -121,9 +79,10 @@ class Case:
 
     def _fatal(self, causes: Sequence[LogEvent]) -> bool:
         """Whether any of them can have ended the job: it was told, or nothing came after."""
-        return any(event.cause or event.rank in self._ended() for event in causes)
+        return any(event.cause or event.rank in self.ended() for event in causes)
 
-    def _ended(self) -> set[int]:
+    def ended(self) -> set[int]:
+        """Ranks that ended other than they should."""
         return {rank for rank, end in self.ends.items() if end.is_bad}
 
     def _told_dead(self, rank: int) -> bool:
@@ -131,8 +90,9 @@ class Case:
         end = self.ends.get(rank)
         return end is not None and end.is_bad and end.source != "log"
 
-    def _troubled(self) -> bool:
-        return bool(self._ended()) or any(event.is_error for event in self.logs.events)
+    def troubled(self) -> bool:
+        """Whether anything went wrong at all."""
+        return bool(self.ended()) or any(event.is_error for event in self.logs.events)
 
     # Hangs that ranks report
 
@@ -184,7 +144,7 @@ class Case:
             Finding(
                 "hang.missing_rank", Severity.CRITICAL, Certainty.PROVEN,
                 say("log.missing", rank=rank, call=call, doing=self._doing(rank)), ranks=(rank,),
-                evidence={**self._evidence(first, rank), "class": "rank_missing"},
+                evidence={**self.evidence(first, rank), "class": "rank_missing"},
                 advice=(say("advice.log.look", rank=rank),),
             )
             for rank in missing[:_LISTED]
@@ -217,7 +177,7 @@ class Case:
         others = [rank for rank in self.ranks if rank not in mortem.waiting]
         recorded = any(e.opened or e.last_span for r, e in self.ends.items() if r in others)
         alone = len(mortem.waiting) == 1 and len(others) > 1 and not recorded
-        if alone and len(mortem.culprits) == len(others) and not self._ended() & set(others):
+        if alone and len(mortem.culprits) == len(others) and not self.ended() & set(others):
             finding = replace(
                 mortem.findings[0], certainty=Certainty.CANNOT_TELL, ranks=mortem.waiting,
                 title=say("log.alone", rank=mortem.waiting[0], call=mortem.call,
@@ -290,7 +250,14 @@ class Case:
     def scheduler(self) -> Mortem | None:
         """The scheduler's word, where nothing of the ranks' own came before it."""
         told = self.logs.about("scheduler")
-        own = [end for end in self.ends.values() if end.is_bad and end.signal not in (None, _TERM)]
+        bad = [end for end in self.ends.values() if end.is_bad]
+        own = [end for end in bad if end.signal not in (None, _TERM)]
+        if (
+            len(bad) == len(self.ends)
+            and all(end.signal == _KILL for end in own)
+            and (len(own) == len(bad))
+        ):
+            own = []  # who did not end when told to was killed, and that was everybody
         if not told and not own and self._only_terminated():
             told = self.logs.about("cancelled")
         if not told or (own and self.mortem.symptom) or self.logs.causes():
@@ -300,7 +267,7 @@ class Case:
         finding = Finding(
             "crash.killed", Severity.WARNING, Certainty.PROVEN,
             say("log.scheduler", reason=say(f"reason.{reason}"), text=event["text"]),
-            ranks=tuple(sorted(self._ended())), evidence=self._evidence(event),
+            ranks=tuple(sorted(self.ended())), evidence=self.evidence(event),
             advice=(say("advice.log.scheduler", job=str(event.get("job") or "JOB").split(".")[0]),),
         )  # fmt: skip
         return Mortem("crash", (finding,))
@@ -391,7 +358,7 @@ class Case:
         finding = Finding(
             "crash.error", Severity.CRITICAL, Certainty.LIKELY,
             say("log.unknown_rank", text=event["text"], where=at_frame(event.get("frame"))),
-            ranks=self.mortem.culprits, evidence=self._evidence(event),
+            ranks=self.mortem.culprits, evidence=self.evidence(event),
             advice=(say("advice.error"),),
         )  # fmt: skip
         return Mortem("crash", (finding,), self.mortem.culprits)
@@ -422,8 +389,9 @@ class Case:
             return say("doing.no_log")
         return say("doing.wrote", text=str(last.get("text"))[:160], source=last.get("source"))
 
-    def _victims(self, culprits: Sequence[int]) -> Words:
-        others = sorted(self._ended() - set(culprits))
+    def victims(self, culprits: Sequence[int]) -> Words:
+        """Who ended because of some ranks, in words."""
+        others = sorted(self.ended() - set(culprits))
         return (
             say("crash.victims", ranks=ranks_words(others)) if others else say("crash.no_victims")
         )
@@ -432,7 +400,8 @@ class Case:
         errors = {rank: self.logs.first_error(rank) for rank in ranks}
         return {str(rank): one.frame for rank, one in errors.items() if one and one.frame}
 
-    def _evidence(self, event: Mapping[str, Any], rank: int | None = None) -> dict[str, Any]:
+    def evidence(self, event: Mapping[str, Any], rank: int | None = None) -> dict[str, Any]:
+        """What a line says, and the last line of the rank it is about."""
         told = {key: event.get(key) for key in ("class", "source", "text", "time_ns", "reason")}
         return {**told, **(self._last_evidence(rank) if rank is not None else {})}
 
@@ -444,5 +413,5 @@ class Case:
         return {
             "class": event.cause, "source": event.source, "error": event.text, "text": event.text,
             "frame": event.frame, "time_ns": event.time_ns if event.timed else None,
-            "victims": sorted(self._ended() - {event.rank}),
+            "victims": sorted(self.ended() - {event.rank}),
         }  # fmt: skip

@@ -12,14 +12,10 @@ from tracekit.analysis.post_mortem import log_notes as notes
 from tracekit.analysis.post_mortem.claims import Claim, Mortem, claims_of
 from tracekit.analysis.post_mortem.deaths import post_mortem
 from tracekit.analysis.post_mortem.first_errors import Case
+from tracekit.analysis.post_mortem.kernel import gpu_faults, killed_for_memory
 from tracekit.analysis.post_mortem.logs import Logs
 
-__all__ = ["is_recorded", "log_claims", "with_notes"]
-
-
-def is_recorded(facts: Facts) -> bool:
-    """Whether ranks recorded what they did, so that logs are a second source."""
-    return any(of.heartbeat_ns or of.domain for of in facts.ranks.values())
+__all__ = ["log_claims", "with_last_lines", "with_notes"]
 
 
 def log_claims(
@@ -27,11 +23,12 @@ def log_claims(
 ) -> Iterator[Claim]:
     """What the logs claim. ``recorded`` is what ends and spans tell: of the logs themselves, where
     ranks recorded nothing, else of the ranks' own records, which are then a source beside."""
-    beside = is_recorded(facts)
+    beside = facts.recorded
     case = Case(recorded, logs, ends, facts)
     told_by_logs = False
     for source, told in (
-        ("kernel", case.killed_for_memory()),
+        ("kernel", killed_for_memory(case)),
+        *(("kernel", one) for one in gpu_faults(case)),
         ("logs", case.own_trouble()),
         ("logs", case.mismatch()),
         ("logs", case.reported_missing()),
@@ -92,14 +89,27 @@ def _waits(logs: Logs, facts: Facts) -> tuple[dict[int, End], Facts]:
     return ends, replace(facts, groups=groups)
 
 
+def with_last_lines(told: Mortem, logs: Logs) -> Mortem:
+    """What records tell, with the last lines of the ranks that it is about."""
+    found = []
+    for finding in told.findings:
+        finding = notes.retold(finding, logs)
+        last = logs.last.get(finding.ranks[0]) if len(finding.ranks) == 1 else None
+        if last:
+            more = {"last_line": last.get("text"), "last_line_source": last.get("source")}
+            finding = replace(finding, evidence={**finding.evidence, **more})
+        found.append(finding)
+    return replace(told, findings=tuple(found))
+
+
 def with_notes(told: Mortem, logs: Logs | None, ends: Mapping[int, End], facts: Facts) -> Mortem:
     """The verdict with the first error of every rank, and what else only logs tell."""
     if logs is None:
         return told
     ranks = Case(told, logs, ends, facts).ranks
-    verdicts = [notes.retold(finding, logs) for finding in told.findings]
+    verdicts = [*told.findings]
     listed = list(notes.first_errors(logs, told, ranks))
-    if is_recorded(facts) and verdicts:  # the records tell the story; logs are evidence
+    if facts.recorded and verdicts:  # the records tell the story; logs are evidence
         verdicts[0] = notes.with_evidence(verdicts[0], listed)
         listed = []
     found = [*verdicts, *listed, *notes.xids(logs, told), *notes.late_logs(logs)]

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tracekit.analysis.post_mortem.claims import Mortem
+from tracekit.analysis.post_mortem.claims import Mortem, all_lines
 from tracekit.analysis.post_mortem.logs import LogEvent, Logs
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say
+from tracekit.findings.causes import XIDS
 
 __all__ = [
     "advice_for",
@@ -133,9 +134,14 @@ def _masked(text: str) -> str:
 
 
 def xids(logs: Logs, judged: Mortem) -> Iterable[Finding]:
-    """What a GPU told its driver: the cause where the job died, else worth knowing."""
-    for event in [one for one in logs.job if one.get("class") == "gpu_xid"][:3]:
-        severity = Severity.WARNING if judged.symptom else Severity.INFO
+    """What a GPU told its driver and no verdict has: worth a look where the job died of unknown
+    causes, else a remark."""
+    told = {line.partition(": ")[0] for finding in judged.findings for line in all_lines(finding)}
+    known = any(one.ranks and one.certainty is Certainty.PROVEN for one in judged.findings)
+    left = [one for one in logs.job if one.get("class") == "gpu_xid" and one["source"] not in told]
+    for event in left[:3]:
+        ends = str(event.get("xid")) in XIDS and judged.symptom is not None and not known
+        severity = Severity.WARNING if ends else Severity.INFO
         yield Finding(
             "crash.error", severity, Certainty.LIKELY,
             say("log.xid", xid=event.get("xid"), text=event["text"]),

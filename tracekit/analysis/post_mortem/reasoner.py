@@ -25,6 +25,10 @@ _NOBODY = ("scheduler", "terminated", "closed", "timed_out", "versions", "launch
 _HANGS = ("mismatch", "uneven", "rank_stopped", "rank_gil", "rank_busy", "cycle", "rank_missing")
 _BY_SILENCE = ("vanished", "exit", "rank_missing")
 """Classes that name a rank because others do not explain themselves."""
+_OF_LINKS = ("net_retry", "net_port", "net_gid", "net_acs", "net_gdr", "net_firewall", "net_socket")
+"""Classes about the way between two ranks."""
+_SURELY_HAPPENED = ("killed_oom",)
+"""Classes whose event is certain even where nobody tells of which rank it was."""
 _SURE = list(Certainty)
 
 
@@ -56,14 +60,14 @@ def settle(claims: Iterable[Claim]) -> Settled | None:
             continue
         if claim.source == primary.source and claim.source in _SETTLED_ITSELF:
             beside.append(claim)
-        elif _accused(claim):
+        elif _accused(claim) and not _explains(primary, claim):
             against.append(claim)
     others = [one for one in ordered if one not in beside and one not in against]
     agreeing = [one for one in others if _accused(one) and _accused(one) == _accused(primary)]
     effects = [one for one in others if one not in agreeing]
     certainty = _certainty(primary, agreeing, against)
     found = [
-        _joined(finding, claim.cause, number, certainty, agreeing, effects, against)
+        _joined(finding, claim, number, certainty, agreeing, effects, against)
         if claim is primary
         else replace(finding, evidence={**finding.evidence, "class": claim.cause})
         for claim in beside
@@ -104,20 +108,30 @@ def _explains(cause: Claim, effect: Claim) -> bool:
     if cause.source == effect.source and cause.source in _SETTLED_ITSELF:
         return False
     one, other = _accused(cause), _accused(effect)
-    if one and one == other:
+    if effect.cause in _OF_LINKS and effect.cause != cause.cause:
+        other = frozenset()  # who complains of a link may be at either end of it
+    if one and one == other and effect.cause not in _NOBODY:
         return True
     if cause.cause == effect.cause and not other:
         return True
     if effect.cause not in CAUSES[cause.cause].explains:
         return False
+    if effect.cause == "scheduler" and not _asked_for(effect):
+        return False
     if not other:
         return True
+    silent = effect.certainty is not Certainty.PROVEN and effect.cause in _BY_SILENCE
     if cause.certainty is Certainty.CANNOT_TELL:
-        return False
+        return silent and cause.cause in _SURELY_HAPPENED
     if not one or other <= one | cause.also or cause.cause == "mismatch":
         return True
-    unproven = effect.certainty is not Certainty.PROVEN
-    return unproven and effect.cause in _BY_SILENCE and cause.cause not in _HANGS
+    return silent and (one <= other or cause.cause not in _HANGS)
+
+
+def _asked_for(claim: Claim) -> bool:
+    """Whether a scheduler ended a job for what the job did: it ran too long, or was given up."""
+    reasons = [finding.evidence.get("reason") for finding in claim.told.findings]
+    return all(reason in ("time limit", "cancelled") for reason in reasons)
 
 
 def _certainty(
@@ -139,7 +153,7 @@ def _certainty(
 
 def _joined(
     finding: Finding,
-    cause: str,
+    of: Claim,
     number: int,
     certainty: Certainty | None,
     agreeing: Sequence[Claim],
@@ -147,14 +161,16 @@ def _joined(
     against: Sequence[Claim],
 ) -> Finding:
     """A finding of the verdict with what the other sources say to it."""
-    evidence: dict[str, Any] = {**finding.evidence, "class": cause}
+    evidence: dict[str, Any] = {**finding.evidence, "class": of.cause}
     lines = [*lines_of(finding), *_lines(agreeing)]
     if lines:
         evidence["lines"] = list(dict.fromkeys(lines))
     title = finding.title
-    others = [one for one in _SOURCES if any(claim.source == one for claim in agreeing)]
-    if others:
+    seen = {claim.source for claim in agreeing} - {of.source}
+    others = [source for source in _SOURCES if source in seen]
+    if agreeing:
         evidence["agree"] = [_told(claim) for claim in agreeing]
+    if others:
         title = say("story.agree", told=title, sources=_listed(others))
     if effects and not number:
         evidence["effects"] = [_told(claim) for claim in effects]

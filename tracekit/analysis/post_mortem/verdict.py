@@ -12,11 +12,11 @@ from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Claim, Mortem, claims_of
 from tracekit.analysis.post_mortem.deaths import post_mortem
 from tracekit.analysis.post_mortem.dump_findings import dump_story
-from tracekit.analysis.post_mortem.log_claims import is_recorded, log_claims, with_notes
+from tracekit.analysis.post_mortem.log_claims import log_claims, with_last_lines, with_notes
 from tracekit.analysis.post_mortem.logs import Logs
 from tracekit.analysis.post_mortem.reasoner import settle
 from tracekit.dataset.engine import Engine
-from tracekit.findings import Finding, Severity
+from tracekit.findings import Certainty, Finding, Severity, say
 
 __all__ = ["judge_end"]
 
@@ -30,25 +30,31 @@ def judge_end(
     ends: Mapping[int, End],
     logs: Logs | None,
     network: Sequence[Finding],
+    inputs: Sequence[Finding],
     median_step_ns: float | None,
     options: Options,
 ) -> tuple[Mortem, list[Finding]]:
-    """What became of the job, and what is left of the findings about the network beside that."""
+    """What became of the job, and what is left of the findings about network and inputs."""
     recorded = post_mortem(ends, facts, median_step_ns, options)
+    if logs is not None:
+        recorded = with_last_lines(recorded, logs)
     dumps = dump_story(engine, seen, facts, options)
     claims: list[Claim] = []
     if logs is not None:
         claims += log_claims(recorded, logs, ends, facts, options)
-    if logs is None or is_recorded(facts):
+    if logs is None or facts.recorded:
         claims += claims_of("journal", recorded)
     if dumps.symptom == "hang":
         claims += claims_of("dumps", dumps)
     claimed = [finding for finding in network if _is_claim(finding)]
     claims += _network_claims(claimed)
+    claims += [*_uneven(claims, inputs)]
     settled = settle(claims)
     told = settled.told if settled is not None else Mortem(None)
     told = with_notes(told, logs, ends, facts)
-    left = [finding for finding in network if finding not in claimed]
+    left = [finding for finding in (*inputs, *network) if finding not in claimed]
+    if settled is not None and settled.primary.cause == "uneven":
+        left = [finding for finding in left if finding.id != "data.uneven"]
     if dumps.symptom != "hang" and (dumps.symptom is None or told.symptom is None):
         told = replace(
             told,
@@ -71,7 +77,30 @@ def _is_claim(finding: Finding) -> bool:
 
 def _network_claims(findings: Sequence[Finding]) -> Iterator[Claim]:
     for finding in findings:
-        yield from claims_of("nccl", Mortem(_symptom(finding), (finding,), finding.ranks))
+        peers = frozenset(finding.evidence.get("peer_ranks") or ())
+        for claim in claims_of("nccl", Mortem(_symptom(finding), (finding,), finding.ranks)):
+            yield replace(claim, also=peers)
+
+
+def _uneven(claims: Sequence[Claim], inputs: Sequence[Finding]) -> Iterator[Claim]:
+    """Ranks that did not come because they got fewer batches and had left the epoch."""
+    for why in inputs:
+        for claim in claims:
+            if why.id != "data.uneven" or claim.cause != "rank_missing":
+                continue
+            if not claim.ranks or not claim.ranks <= set(why.ranks):
+                continue
+            found = tuple(
+                replace(
+                    one,
+                    title=say("story.uneven", told=one.title, why=why.title),
+                    certainty=max(one.certainty, why.certainty, key=list(Certainty).index),
+                    evidence={**one.evidence, **why.evidence, "class": "uneven"},
+                    advice=(*why.advice, *one.advice),
+                )
+                for one in claim.told.findings
+            )
+            yield Claim(claim.source, "uneven", replace(claim.told, findings=found))
 
 
 def _symptom(finding: Finding) -> str | None:
