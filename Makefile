@@ -17,7 +17,8 @@ demo: $(READY)  ## train on 4 processes with a slow rank 2, and see it found
 	.venv/bin/tracekit demo --fault forward:2
 
 test: $(READY)  ## run all tests
-	$(PY) -m pytest
+	$(PY) -m pytest -q -m 'not slow' --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(PY) -m pytest -m slow
 
 check: $(READY)  ## lint, format, types, layers, architecture
 	$(PY) -m ruff check .
