@@ -117,7 +117,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         ),
         "error": Cause(
             "the rank raised an error of its own", ("crash.error",), _set(_AFTER_DEATH),
-            ("advice.error",),
+            ("advice.own",),
         ),
         "usage": Cause(
             "the communication library was called wrongly", ("crash.error",),
@@ -140,11 +140,11 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         ),
         "rank_stopped": Cause(
             "the process of a rank is stopped", ("hang.stopped",), _set(_ENDS, _WAITS, "scheduler"),
-            ("advice.log.look",),
+            ("advice.continue",),
         ),
         "rank_gil": Cause(
             "a thread of a rank holds the interpreter", ("hang.gil",),
-            _set(_ENDS, _WAITS, "scheduler"), ("advice.log.look",),
+            _set(_ENDS, _WAITS, "scheduler"), ("advice.gil",),
         ),
         "rank_busy": Cause(
             "a rank works on something else: a checkpoint, an evaluation, its data",

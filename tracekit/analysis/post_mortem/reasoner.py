@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracekit.analysis.post_mortem.claims import Claim, Mortem, lines_of
-from tracekit.findings import Certainty, Finding, Words, say
+from tracekit.findings import Certainty, Finding, Words, ranks_words, say
 from tracekit.findings.causes import CAUSES
 
-__all__ = ["Settled", "settle"]
+__all__ = ["Settled", "next_steps", "settle"]
 
 _SOURCES = ("journal", "kernel", "scheduler", "logs", "dumps", "nccl")
 """Of equal claims that of the first one here is told."""
@@ -29,6 +29,9 @@ _OF_LINKS = ("net_retry", "net_port", "net_gid", "net_acs", "net_gdr", "net_fire
 """Classes about the way between two ranks."""
 _SURELY_HAPPENED = ("killed_oom",)
 """Classes whose event is certain even where nobody tells of which rank it was."""
+_UNKNOWN = {
+    "host": "HOST", "pid": "PID", "peer": "PEER", "card": "mlx5_0", "port": 1, "job": "JOB",
+}  # fmt: skip
 _SURE = list(Certainty)
 
 
@@ -181,7 +184,7 @@ def _joined(
             for one in against
         )
         title = say("story.against", told=title, but=but)
-    advice = finding.advice + tuple(
+    advice = (finding.advice or next_steps(of.cause, finding.ranks)) + tuple(
         words
         for claim in against
         for words in claim.told.findings[0].advice
@@ -194,6 +197,12 @@ def _joined(
         evidence=evidence,
         advice=advice,
     )
+
+
+def next_steps(cause: str, ranks: Sequence[int]) -> tuple[Words, ...]:
+    """What to do about a class of causes where its source does not say it."""
+    values = {"rank": min(ranks, default="R"), "ranks": ranks_words(ranks), **_UNKNOWN}
+    return tuple(say(key, **values) for key in CAUSES[cause].next)
 
 
 def _told(claim: Claim) -> dict[str, Any]:
