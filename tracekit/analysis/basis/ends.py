@@ -18,7 +18,8 @@ __all__ = ["End", "Key", "Open", "first_death", "read_ends"]
 _TERM, _ABORT, _KILL = 15, 6, 9
 _BY_PEERS = re.compile(
     r"closed by (remote )?peer|connection reset|broken pipe|connection refused|socket timeout"
-    r"|nccl|watchdog|timed? ?out (after )?waiting|peer .*(closed|exited)|store",
+    r"|nccl|watchdog|timed? ?out (after )?waiting|peer .*(closed|exited)|store"
+    r"|error reported from /job:",
     re.IGNORECASE,
 )
 _OUT_OF_MEMORY = re.compile(r"out ?of ?memory|memoryerror|cannot allocate memory", re.IGNORECASE)

@@ -65,7 +65,8 @@ def find_stall(
     missing = tuple(sorted(set(_members(ends, facts, call)) - arrived))
     since = max(waits[rank].start_ns for rank in waiting)
     seconds = (over(ends, waiting) - since) / 1e9
-    if seconds < patience(ends, facts, median_step_ns, options):
+    gave_up = all(ends[rank].is_bad for rank in waiting)
+    if seconds < patience(ends, facts, median_step_ns, options, gave_up):
         return None
     others = {rank: waits[rank] for rank in missing if rank in waits}
     kind, ranks = _roots(ends, facts, waits, missing, others, call.group)
@@ -107,12 +108,16 @@ def over(ends: Mapping[int, End], waiting: tuple[int, ...]) -> int:
 
 
 def patience(
-    ends: Mapping[int, End], facts: Facts, median_step_ns: float | None, options: Options
+    ends: Mapping[int, End],
+    facts: Facts,
+    median_step_ns: float | None,
+    options: Options,
+    gave_up: bool = False,
 ) -> float:
-    """Seconds after which waiting is a hang."""
+    """Seconds after which waiting is a hang; ``gave_up`` says that whoever waited has ended."""
     runs = any(end.state in ("running", "stopped") for end in ends.values())
     looked = any(facts.of(rank).stacks for rank in ends)
-    least = options.stall_s if runs and not looked else options.stall_ended_s
+    least = options.stall_s if runs and not looked and not gave_up else options.stall_ended_s
     if median_step_ns is None:
         return max(least, options.stall_s / 2)
     return max(least, options.stall_times_median * median_step_ns / 1e9)
