@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.analysis.telling import how
 from tracekit.analysis import Analysis, analyze
 from tracekit.findings import Severity
 from tracekit.testing import RunBuilder
@@ -62,6 +63,27 @@ def test_ranks_that_share_cores_wait_for_a_core_too() -> None:
     analysis = verdict(run)
     assert ids(analysis) == [("comm.share", Severity.WARNING)]
     assert "4 ranks share 2 cores" in analysis.findings[0].title
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "said"),
+    [
+        ("gloo", "CPU", "GLOO_SOCKET_IFNAME"),
+        ("tensorflow", "CPU", "gRPC"),
+        ("tensorflow", "GPU", "nccl-tests"),
+        ("nccl", "GPU", "nccl-tests"),
+    ],
+)
+def test_the_network_is_measured_as_it_is_used(backend: str, device: str, said: str) -> None:
+    run = RunBuilder(transfer=30)
+    run.steps(40)
+    group = {"id": run.group, "name": "0", "ranks": [0, 1, 2, 3], "backend": backend}
+    for rank in range(4):
+        run.fact("group", group, rank)
+        if backend == "tensorflow":
+            run.fact("strategy", how(4, rank, devices=[f"/device:{device}:0"]), rank)
+    (finding,) = [one for one in verdict(run).findings if one.id == "comm.share"]
+    assert said in finding.advice[0]
 
 
 def test_waiting_for_input_is_said() -> None:

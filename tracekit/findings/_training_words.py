@@ -158,6 +158,11 @@ TRAINING_WORDS: Mapping[str, str] = {
     "report.setup.host": _("seen on the host"),
     "report.setup.device": _("seen on the device"),
     # Advice
+    "advice.transfer.grpc": _(
+        "on CPUs TensorFlow sends each collective by gRPC: fewer and larger ones"
+        " (tf.distribute.experimental.CommunicationOptions, bytes_per_pack); measure the network"
+        " with iperf3"
+    ),
     "advice.tf_config": _(
         'set it for each process before TensorFlow is imported: TF_CONFIG=\'{{"cluster":'
         ' {{"worker": ["host0:2222", "host1:2222"]}}, "task": {{"type": "worker", "index": 0}}}}\''

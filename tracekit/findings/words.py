@@ -175,7 +175,8 @@ WORDS: Mapping[str, str] = {
     # Advice
     "advice.data": _(
         "compare rank {rank}'s loader and storage with another rank's:"
-        " on {host}, py-spy dump --pid {pid}; then num_workers, prefetch_factor, the shard it reads"
+        " on {host}, py-spy dump --pid {pid}; then how far it reads ahead (num_workers and"
+        " prefetch_factor, or num_parallel_calls and prefetch() of tf.data), the shard it reads"
     ),
     "advice.compute": _(
         "look for another load or a slow clock on {host}: top -b -n 1; nvidia-smi -q -d"
@@ -218,7 +219,10 @@ WORDS: Mapping[str, str] = {
     "advice.crowded": _(
         "run at most {cores} ranks here, or count on it: the network cannot be judged this way"
     ),
-    "advice.loader": _("prepare batches ahead: num_workers, prefetch_factor, faster storage"),
+    "advice.loader": _(
+        "prepare batches ahead: num_workers and prefetch_factor, or num_parallel_calls and"
+        " prefetch() of tf.data; faster storage"
+    ),
     "advice.clock": _(
         "compare ranks of one host only, or run the ranks where clocks can be read against each"
         " other"

@@ -85,8 +85,8 @@ def _communication(
     else:
         key = "comm.share" if share >= options.communication_warning else "comm.share.utilization"
         severity, title = Severity.WARNING, say(key, largest=say(f"largest.{part}"), **values)
-        by_tcp = part == "transfer" and set(facts.backends.values()) == {"gloo"}
-        advice = (say("advice.transfer.tcp" if by_tcp else f"advice.{part}", run=where),)
+        how = _by_tcp(tables.ranks, facts) if part == "transfer" else ""
+        advice = (say(f"advice.{part}{how}", run=where),)
         if crowd is not None:
             ranks, cores = crowd
             title = say("comm.share.crowded", ranks=ranks, cores=cores, **values)
@@ -97,6 +97,16 @@ def _communication(
     return Finding(
         "comm.share", severity, Certainty.PROVEN, title, evidence=told, advice=advice
     ), share  # fmt: skip
+
+
+def _by_tcp(ranks: Sequence[int], facts: Facts) -> str:
+    """Which words are for ranks whose collectives go by TCP for certain; empty for others."""
+    backends = set(facts.backends.values())
+    if backends == {"gloo"}:
+        return ".tcp"
+    devices = [facts.of(rank).last("strategy").get("devices") for rank in ranks]
+    on_cpus = all(isinstance(one, list) and one and "GPU" not in str(one) for one in devices)
+    return ".grpc" if backends == {"tensorflow"} and on_cpus else ""
 
 
 def crowded(ranks: Sequence[int], facts: Facts) -> tuple[int, int] | None:
