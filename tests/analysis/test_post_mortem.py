@@ -102,7 +102,7 @@ def test_ranks_in_different_collectives_of_one_group_are_a_mismatch() -> None:
         run.span(rank, "step", start, end, "train_step", 30, is_open=True)
         run.collective(rank, op, 31, start + 1000, end, step=30, is_open=True)
     finding = first(verdict(run))
-    assert finding.id == "hang.mismatch"
+    assert (finding.id, finding.ranks) == ("hang.mismatch", (2,))
     assert "rank 2 in all_gather 31" in finding.title
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tracekit.analysis.basis.ends import End, Open, first_death
@@ -17,7 +18,7 @@ from tracekit.findings.causes import cause_of_text
 
 __all__ = ["call_words", "post_mortem"]
 
-_KILL, _TERM, _BY_OTHERS = 9, 15, 8
+_ABORT, _KILL, _TERM, _BY_OTHERS = 6, 9, 15, 8
 """Signals, and the least blame of an end that another one caused."""
 _TOLD = ("launcher", "pidfd", "stacks")
 _OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
@@ -77,12 +78,20 @@ def _hang(stall: Stall, ends: Mapping[int, End], facts: Facts, options: Options)
             Finding(
                 f"hang.{stall.kind}", Severity.CRITICAL, Certainty.PROVEN,
                 say(f"hang.{stall.kind}", waiting=waiting, call=call, others=others),
-                ranks=tuple(sorted({*stall.waiting, *stall.others})), lost_ms=lost,
+                ranks=_apart(stall), lost_ms=lost,
                 evidence=evidence, advice=(say("advice.branch"),),
             ),
         )  # fmt: skip
     culprits = tuple(culprit.rank for culprit in stall.culprits)
     return Mortem("hang", findings, culprits, stall.waiting, call, stall.call)
+
+
+def _apart(stall: Stall) -> tuple[int, ...]:
+    """Who is to be looked at: the ranks that differ from the largest side, where one is larger."""
+    sides = Counter(call.key for call in stall.others.values())
+    if stall.kind == "mismatch" and max(sides.values(), default=0) < len(stall.waiting):
+        return tuple(sorted(stall.others))
+    return tuple(sorted({*stall.waiting, *stall.others}))
 
 
 def _missing(
@@ -293,7 +302,7 @@ def _class(death: End) -> str:
         told = cause_of_text(death.error)
         return told or ("closed" if death.blame() >= _BY_OTHERS else "error")
     if death.state == "signal" and death.source in _TOLD:
-        return "killed_signal"
+        return "aborted" if death.signal == _ABORT else "killed_signal"
     return "exit" if death.state == "exit" else "vanished"
 
 
