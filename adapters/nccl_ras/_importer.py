@@ -75,7 +75,7 @@ class Read:
 def read_looks(paths: Iterable[Path]) -> Read:
     """The answers in files. A file that cannot be read is named and costs itself alone.
 
-    They are ordered by the time they tell, else by that of their file, else as they were given.
+    They are ordered by the times they tell, or where some tell none, by those of their files.
     """
     read = Read()
     timed: list[tuple[int, int, Look]] = []
@@ -91,8 +91,11 @@ def read_looks(paths: Iterable[Path]) -> Read:
         read.read.append(path)
         for look in found:
             look.written_ns = written_ns
-        timed += [(look.time_ns or written_ns, number, look) for look in found]
-    timed.sort(key=lambda row: row[:2])
+        timed += [(written_ns, number, look) for look in found]
+    if all(look.time_ns is not None for _, _, look in timed):  # else zones would be mixed
+        timed.sort(key=lambda row: row[2].time_ns or 0)
+    else:
+        timed.sort(key=lambda row: row[:2])
     read.looks = [look for _, _, look in timed[-_MOST:]]
     if len(timed) > _MOST:
         left = len(timed) - _MOST

@@ -174,6 +174,12 @@ NETWORK_WORDS: Mapping[str, str] = {
         "{who} starts up over {interface} ({address}), which leads to no other host"
     ),
     # The Inspector
+    "report.bandwidth": _(
+        "Collectives as measured, ms of a call and GB/s: by the transfer alone, and with the wait"
+    ),
+    "column.call": _("ms a call"),
+    "column.busbw": _("busbw"),
+    "column.busbw_wait": _("with wait"),
     "net.inspector.late": _(
         "rank {rank} comes last to {op}s of {size} ranks: its part takes {own:.2f} ms, the others'"
         " {others:.2f}, which is their wait for it ({count} of {of} calls looked at)"

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tracekit.findings import Finding, Severity, Words, say, translator
 from tracekit.findings.result import Analysis, CollectiveSummary, Overhead, RankSummary, Setup
+from tracekit.report._bandwidth import bandwidth_table
 
 __all__ = ["text"]
 
@@ -59,9 +60,14 @@ def _parts(analysis: Analysis, translate: Translate) -> Iterable[RenderableType]
     if any(rank.own_work_ms is not None for rank in analysis.ranks):
         yield ""
         yield _ranks(analysis, translate)
-    if analysis.collectives and analysis.shares is not None:
+    recorded = tuple(one for one in analysis.collectives if one.source == "spans")
+    if recorded and analysis.shares is not None:
         yield ""
-        yield _collectives(analysis.collectives, translate)
+        yield _collectives(recorded, translate)
+    measured = [one for one in analysis.collectives if one.source != "spans"]
+    if measured:
+        yield ""
+        yield bandwidth_table(measured, translate, _size)
     yield ""
     if analysis.setup is not None:
         yield Text(_setup(analysis.setup, translate), style="dim")

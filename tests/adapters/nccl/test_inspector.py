@@ -124,6 +124,14 @@ def test_bandwidth_is_that_of_nccl_tests_without_the_wait_and_with_it(
     assert row["call_ms"] == pytest.approx(9.8, rel=0.01)
 
 
+def test_the_text_report_has_both_bandwidths(tmp_path: Path, call: Call) -> None:
+    write(tmp_path, calls({0: 9800, 1: 9790, 2: 1200, 3: 9810}))
+    out = call("analyze", tmp_path).out
+    (row,) = [line for line in out.splitlines() if line.strip().startswith("all_reduce")]
+    assert row.split() == ["all_reduce", "7f8c01", "4", "40", "67.1", "MB", "9.8", "83.9", "10.3"]
+    assert "with the wait" in out
+
+
 @pytest.mark.parametrize(
     ("op", "parts", "factor"),
     [("AllReduce", 1, 1.5), ("AllGather", 4, 0.75), ("ReduceScatter", 4, 0.75),

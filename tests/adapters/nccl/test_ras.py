@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.nccl.logs import ranks, write
 from tests.adapters.nccl.ras_answers import Comm, as_json, text
 from tests.cli.conftest import Call
 from tracekit.adapters.nccl_ras import NcclRasImporter, read_looks, recognize
@@ -235,6 +236,16 @@ def test_an_event_of_the_monitor_names_the_process(told: str, tmp_path: Path, ca
     shown = analyzed(tmp_path, call, told)
     assert alarms(shown) == [("crash.vanished", [], "critical", "likely")]
     assert "process 5006 on 10.0.0.1, GPU 6" in shown["findings"][0]["title"]
+
+
+def test_the_log_of_nccl_tells_which_rank_a_process_is(tmp_path: Path, call: Call) -> None:
+    job = ranks(8, 8)
+    for rank in job:
+        rank.pid = 5000 + rank.rank
+        rank.healthy("2.29.2")
+    write(tmp_path, job)
+    found = alarms(analyzed(tmp_path, call, LINE))
+    assert found == [("crash.vanished", [6], "critical", "likely")]
 
 
 def test_a_new_peer_is_no_event_to_tell_of(tmp_path: Path, call: Call) -> None:

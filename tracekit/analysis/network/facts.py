@@ -129,6 +129,17 @@ class Told:
         nets = any((peer.network.get("net") or {}).get("all") for peer in self.peers)
         return len(self.hosts) > 1 or max(nodes, default=1) > 1 or nets
 
+    def rank_at(self, address: str, pid: int) -> int | None:
+        """The rank of a process by its host's name or address and its pid, where a log tells."""
+        return next(
+            (
+                peer.rank for peer in self.peers
+                if peer.process.get("pid") == pid
+                and address in (peer.host, peer.network.get("address"))
+            ),
+            None,
+        )  # fmt: skip
+
     def ranks(self, peers: Iterable[Peer]) -> tuple[int, ...]:
         """The ranks of processes, as far as they are known."""
         return tuple(sorted({peer.rank for peer in peers if peer.rank is not None}))

@@ -34,10 +34,10 @@ def ras_findings(told: Told, options: Options) -> Iterator[Finding]:
     status = [look for look in told.looks if look.form != "event"]
     newest = status[-1] if status else None
     before = status[-2] if len(status) > 1 else None
-    yield from _dead(told.looks, newest)
+    yield from _dead(told, newest)
     if newest is None:
         return
-    yield from _silent(newest, before, apart_s)
+    yield from _silent(told, newest, before, apart_s)
     yield from _reported(newest)
     yield from _counts(status, apart_s, hung_s)
     yield from _start_up(newest, before, hung_s)
@@ -51,8 +51,9 @@ def _times(newest: Look, before: Look | None) -> dict[str, Any]:
 # Processes
 
 
-def _dead(looks: Sequence[Look], newest: Look | None) -> Iterator[Finding]:
+def _dead(told: Told, newest: Look | None) -> Iterator[Finding]:
     """Processes given up by RAS, which is for ever."""
+    looks = told.looks
     found: dict[tuple[str, int], tuple[_Process, str]] = {}
     for look in looks:
         if look.form == "event" or look is newest:
@@ -64,7 +65,7 @@ def _dead(looks: Sequence[Look], newest: Look | None) -> Iterator[Finding]:
     of = int((newest.value.get("processes") if newest else 0) or 0)
     over = newest is not None and not newest.value.get("running")
     listed = [process for process, _ in found.values()]
-    ranks = _ranks(listed, newest)
+    ranks = _ranks(told, listed, newest)
     yield Finding(
         "crash.vanished",
         Severity.WARNING if over or 2 * count > of > 0 else Severity.CRITICAL,
@@ -83,7 +84,9 @@ def _dead(looks: Sequence[Look], newest: Look | None) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _silent(newest: Look, before: Look | None, apart_s: float) -> Iterator[Finding]:
+def _silent(
+    told: Told, newest: Look, before: Look | None, apart_s: float
+) -> Iterator[Finding]:  # fmt: skip
     """Processes that gave no answer, and are not given up yet."""
     listed = list(newest.value.get("silent") or ())
     count = max(len(listed), int(newest.value.get("silent_count") or 0))
@@ -94,7 +97,7 @@ def _silent(newest: Look, before: Look | None, apart_s: float) -> Iterator[Findi
     again = bool(keys) and keys <= {(one["host"], one["pid"]) for one in earlier}
     again &= (newest.gap_s(before) or 0.0) >= apart_s
     over = not newest.value.get("running")
-    ranks = _ranks(listed, newest)
+    ranks = _ranks(told, listed, newest)
     severity = Severity.CRITICAL if again else Severity.WARNING
     yield Finding(
         "hang.missing_rank",
@@ -121,9 +124,13 @@ def _process(told: _Process) -> str:
     return f"process {told['pid']} on {told['host']}, GPU {gpus or 'unknown'}"
 
 
-def _ranks(listed: Sequence[_Process], look: Look | None) -> tuple[int, ...]:
-    """Their ranks in the job: told, or all that are missing where these are all that are."""
+def _ranks(told: Told, listed: Sequence[_Process], look: Look | None) -> tuple[int, ...]:
+    """Their ranks in the job: told, here or by the library's log, or all that are missing where
+    these are all that are."""
     known = {int(rank) for one in listed for rank in one.get("ranks") or ()}
+    if not known:
+        logged = [told.rank_at(one["host"], one["pid"]) for one in listed]
+        known = {rank for rank in logged if rank is not None}
     world = look.world if look is not None else None
     if known or world is None or look is None:
         return tuple(sorted(known))
