@@ -7,6 +7,8 @@ import multiprocessing
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,18 +78,32 @@ def test_a_job_that_is_started_again_at_once_is_a_new_run(tmp_path: Path) -> Non
     assert join_by_cluster(tmp_path, "host:29500", "0.1") == again
 
 
-def test_two_living_processes_that_are_the_same_member_are_one_job(tmp_path: Path) -> None:
+@contextmanager
+def another(base: Path, cluster: str) -> Iterator[str]:
+    """Another process that has joined as rank 0, and lives; gives its run's uid."""
     code = (
         "import sys; from pathlib import Path; from tracekit.session._rundir import *;"
-        "print(join_by_cluster(Path(sys.argv[1]), 'host:29500', '0.0'), flush=True); input()"
+        "print(join_by_cluster(Path(sys.argv[1]), sys.argv[2], '0.0'), flush=True);"
+        "sys.stdin.read()"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(base), cluster]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdin is not None
         assert other.stdout is not None
-        first = other.stdout.readline().strip()
-        assert join_by_cluster(tmp_path, "host:29500", "0.0") == first
-        other.stdin.close()
-    assert join_by_cluster(tmp_path, "host:29500", "0.0") != first
+        try:
+            yield other.stdout.readline().strip()
+        finally:
+            other.stdin.close()
+
+
+def test_two_living_processes_that_are_the_same_member_are_one_job(tmp_path: Path) -> None:
+    with another(tmp_path, "host:29500") as first:
+        assert join_by_cluster(tmp_path, "host:29500", "0.0", one_job=True) == first
+    assert join_by_cluster(tmp_path, "host:29500", "0.0", one_job=True) != first
+
+
+def test_two_living_processes_under_one_label_may_be_two_jobs(tmp_path: Path) -> None:
+    with another(tmp_path, "sweep of 2") as first:
+        assert join_by_cluster(tmp_path, "sweep of 2", "0.0") != first

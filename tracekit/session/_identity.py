@@ -84,7 +84,8 @@ def identity_of(options: Options, environment: Environment, base: Path) -> Ident
     elif environment.launcher_process is not None:
         uid, source = environment.launcher_process, "launcher_process"
     elif cluster is not None and world > 1:
-        uid, source = _join(base, cluster, f"{environment.attempt}.{rank}"), "cluster"
+        member, addresses = f"{environment.attempt}.{rank}", environment.cluster is not None
+        uid, source = _join(base, cluster, member, addresses), "cluster"
     else:
         uid, source = fresh_uid(), "fresh"
     attempt = environment.attempt
@@ -102,8 +103,8 @@ def identity_of(options: Options, environment: Environment, base: Path) -> Ident
     )
 
 
-def _join(base: Path, cluster: str, member: str) -> str:
+def _join(base: Path, cluster: str, member: str, one_job: bool) -> str:
     try:
-        return join_by_cluster(base, cluster, member)
+        return join_by_cluster(base, cluster, member, one_job)
     except OSError:
         return fresh_uid()

@@ -93,11 +93,12 @@ def offset_now() -> int:
     return best[1]
 
 
-def join_by_cluster(base: Path, cluster: str, member: str) -> str:
+def join_by_cluster(base: Path, cluster: str, member: str, one_job: bool = False) -> str:
     """The uid of the run that a process of this cluster started within the last two minutes.
 
-    A member joins once: when it comes again the job was started anew, and so is the run. Unless
-    the first one still lives: then two processes were told to be the same, in one job.
+    A member joins once: when it comes again the job was started anew, and so is the run. With
+    ``one_job``, of a cluster that no two jobs can have at a time, as one of addresses, it is not
+    while the first one still lives: then two processes were told to be the same.
     """
     name = blake2b(cluster.encode(), digest_size=8).hexdigest()
     folder = base / ".joins"
@@ -111,7 +112,8 @@ def join_by_cluster(base: Path, cluster: str, member: str) -> str:
             known = json.loads(file.read())
             recent = 0 <= time.time() - known["time"] < _JOIN_WITHIN_S
             members = known["members"]
-            if recent and (member not in members or _is_another(members[member])):
+            twice = one_job and member in members and _is_another(members[member])
+            if recent and (member not in members or twice):
                 joined = known
         joined["members"].setdefault(member, _myself())
         file.seek(0)
