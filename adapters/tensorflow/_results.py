@@ -184,8 +184,8 @@ def watch_looks(original: Callable[..., Any]) -> Callable[..., Any]:
     """``experimental_local_results``: somebody looks at each replica's value."""
 
     @functools.wraps(original)
-    def experimental_local_results(self: Any, value: Any, /, *args: Any, **kwargs: Any) -> Any:
-        reduced(self, value, None)
-        return original(self, value, *args, **kwargs)
+    def experimental_local_results(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        reduced(self, args[0] if args else kwargs.get("value"), None)
+        return original(self, *args, **kwargs)
 
     return experimental_local_results
