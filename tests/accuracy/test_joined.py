@@ -186,7 +186,8 @@ def test_sources_that_name_different_ranks_are_never_both_sure(tmp_path: Path) -
     scene.journal()
     scene.dumps({0: 101, 1: 101, 3: 101, 2: 100}, looks=2)
     told = scene.told()
-    assert [sure for _, _, sure in alerts(told)] == ["cannot_tell"]
+    assert [one[1:] for one in alerts(told)] == [([], "cannot_tell")]
+    assert told["findings"][0]["evidence"]["candidates"] == [2, 3]
     assert "rank 3" in told["findings"][0]["title"]
     assert "rank 2" in told["findings"][0]["title"]
     assert told["findings"][0]["evidence"]["contradicts"][0]["ranks"] == [2]

@@ -87,6 +87,17 @@ def test_who_complains_of_a_link_does_not_speak_against_a_death() -> None:
     assert (found.primary.cause, found.against) == ("killed_signal", ())
 
 
+def test_who_aborts_after_waiting_is_a_victim_and_who_was_waited_for_is_not() -> None:
+    aborted = claim("aborted", 0, source="journal", sure=PROVEN)
+    for cause, ranks in (("rank_missing", (2,)), ("mismatch", (0, 1)), ("timed_out", ())):
+        sure = LIKELY if ranks else CANNOT
+        assert settled(aborted, claim(cause, *ranks, source="dumps", sure=sure)).primary.cause == (
+            cause
+        )
+    own = settled(aborted, claim("rank_missing", 0, source="dumps", sure=PROVEN))
+    assert own.primary.cause == "aborted"
+
+
 @pytest.mark.parametrize(("reason", "cause"), [("time limit", "rank_missing"),
                                                ("preempted", "scheduler")])  # fmt: skip
 def test_a_time_limit_ends_what_hung_and_a_preemption_does_not(reason: str, cause: str) -> None:

@@ -31,6 +31,7 @@ STORY_WORDS: Mapping[str, str] = {
     "xid.119": _("its system processor does not answer"),
     "xid.120": _("its system processor failed"),
     "xid.154": _("it has to be reset"),
+    "report.seen": _("seen"),
     "advice.own": _("mend it where its traceback ends"),
     "story.journal": _("its record"),
     "story.kernel": _("the kernel's log"),

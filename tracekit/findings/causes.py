@@ -30,7 +30,7 @@ def _set(*parts: str) -> frozenset[str]:
     return frozenset(name for part in parts for name in part.split())
 
 
-_ENDS = "exit vanished closed terminated"
+_ENDS = "aborted exit vanished closed terminated"
 """How ranks end because another one did."""
 _WAITS = "timed_out rank_missing"
 """How ranks are seen that wait for another one."""
@@ -112,12 +112,21 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "addresses (GIDs) that do not fit, or rails that are not connected", "advice.net.gid",
             after="net_retry",
         ),
-        "killed_signal": Cause(
-            "a signal killed the rank", ("crash.killed",), _set(_AFTER_DEATH), ("advice.killed",)
-        ),
         "error": Cause(
             "the rank raised an error of its own", ("crash.error",), _set(_AFTER_DEATH),
             ("advice.own",),
+        ),
+        "mismatch": Cause(
+            "ranks are in different calls: another order, size or type",
+            ("hang.mismatch",), _set(_ENDS, _HANGS, "uneven scheduler"), ("advice.branch",),
+        ),
+        "killed_signal": Cause(
+            "a signal killed the rank", ("crash.killed",), _set(_AFTER_DEATH), ("advice.killed",)
+        ),
+        "aborted": Cause(
+            "a rank aborted (SIGABRT): by itself, or since its watchdog or library gave up",
+            ("crash.killed",), _set("exit vanished closed terminated"),
+            ("advice.aborted",),
         ),
         "usage": Cause(
             "the communication library was called wrongly", ("crash.error",),
@@ -128,10 +137,6 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         "net_socket": _network(
             "no network that can be used, or only sockets", "advice.net.hardware",
             ids="comm.error comm.socket_fallback",
-        ),
-        "mismatch": Cause(
-            "ranks are in different calls: another order, size or type",
-            ("hang.mismatch",), _set(_ENDS, _HANGS, "uneven scheduler"), ("advice.branch",),
         ),
         "uneven": Cause(
             "a rank got fewer batches than the others and left the epoch",
@@ -160,7 +165,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         ),
         "rank_missing": Cause(
             "a rank did not come to a call that others are in", ("hang.missing_rank",),
-            _set("exit closed terminated timed_out scheduler"), ("advice.log.look",),
+            _set("aborted exit closed terminated timed_out scheduler"), ("advice.log.look",),
         ),
         "scheduler": Cause(
             "the scheduler ended the job: time limit, preemption, eviction, a cancel",
@@ -172,7 +177,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         ),
         "timed_out": Cause(
             "ranks waited in vain, and nothing tells for whom", ("hang.missing_rank",),
-            _set("closed terminated"), ("advice.log.all",),
+            _set("aborted closed terminated"), ("advice.log.all",),
         ),
         "closed": Cause(
             "connections were lost, and nothing tells who ended first",

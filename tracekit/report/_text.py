@@ -28,6 +28,8 @@ _CLASSES = (
     "compute", "exposed_communication", "data", "checkpoint", "eval", "compile", "gc", "other",
 )  # fmt: skip
 _BAR = 24
+_LINES, _LONG = 2, 150
+"""Lines that a finding shows of those it rests on, and how much of each."""
 
 
 def text(
@@ -132,9 +134,13 @@ def _finding(finding: Finding, translate: Translate) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column()
+    shown = finding.severity is not Severity.INFO
+    seen = list(finding.evidence.get("lines") or ()) if shown else []
+    for number, place in enumerate(seen[:_LINES]):
+        table.add_row(translate(say("report.seen")) if not number else "", str(place)[:_LONG])
     for number, advice in enumerate(finding.advice):
         table.add_row(translate(say("report.next")) if not number else "", translate(advice))
-    if finding.advice:
+    if finding.advice or seen:
         details.append(table)
     return Group(line, Padding(Group(*details), (0, 0, 0, 2)))
 

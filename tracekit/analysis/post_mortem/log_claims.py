@@ -57,13 +57,13 @@ def log_claims(
 def _beside(
     recorded: Mortem, case: Case, logs: Logs, facts: Facts, options: Options
 ) -> Iterator[Claim]:
-    """What logs say of calls, beside what ranks recorded; by silence only where these are mute."""
+    """What logs say of calls beside what ranks recorded; by silence where these name nobody."""
     waited, known = _waits(logs, facts)
     stall = post_mortem(waited, known, None, options)
     if stall.symptom == "hang":
         told = Case(stall, logs, waited, known).recorded()
         yield from claims_of("logs", told or stall)
-    elif recorded.symptom is None:
+    elif recorded.symptom != "hang" and not recorded.culprits:
         told = case.waited() or case.effects() or case.unknown_rank()
         if told is not None:
             yield from claims_of("logs", told)

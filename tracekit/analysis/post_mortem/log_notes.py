@@ -30,6 +30,7 @@ _PEERS = 4
 _LOST = re.compile(r"closed by remote peer ([^\s<]{1,255})<")
 _GPU = ("gpu_ecc", "gpu_xid")
 _HOST = ("host_shm", "host_memlock", "host_files")
+_BY_SIGNAL = ("aborted", "killed_signal")
 _DRIFT_S = 5.0
 _SIGNALS = {one.value for one in signal.Signals}
 _NUMBERS = re.compile(r"\d{1,20}")
@@ -45,7 +46,7 @@ def at_frame(frame: str | None) -> Words:
 def retold(finding: Finding, logs: Logs) -> Finding:
     """A killed rank of which nothing is recorded but a log: told with its last line."""
     told = finding.evidence
-    known = told.get("inside") or told.get("last_span") or told.get("class") != "killed_signal"
+    known = told.get("inside") or told.get("last_span") or told.get("class") not in _BY_SIGNAL
     if finding.id != "crash.killed" or len(finding.ranks) != 1 or known or not told.get("signal"):
         return finding
     rank, number = finding.ranks[0], int(told["signal"])
@@ -58,7 +59,7 @@ def retold(finding: Finding, logs: Logs) -> Finding:
         doing=say("doing.wrote", text=str(last.get("text"))[:160], source=last.get("source"))
         if last else say("doing.no_log"),
     )  # fmt: skip
-    evidence = {**told, "class": "killed_signal", "last_line": last.get("text")}
+    evidence = {**told, "last_line": last.get("text")}
     return replace(finding, title=title, evidence=evidence)
 
 

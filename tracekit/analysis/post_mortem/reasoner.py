@@ -23,6 +23,7 @@ _SETTLED_ITSELF = ("dumps", "nccl")
 _NOBODY = ("scheduler", "terminated", "closed", "timed_out", "versions", "launcher")
 """Classes that accuse no rank, whichever ranks they list."""
 _HANGS = ("mismatch", "uneven", "rank_stopped", "rank_gil", "rank_busy", "cycle", "rank_missing")
+_WAITED_FOR = _HANGS[1:]
 _BY_SILENCE = ("vanished", "exit", "rank_missing")
 """Classes that name a rank because others do not explain themselves."""
 _OF_LINKS = ("net_retry", "net_port", "net_gid", "net_acs", "net_gdr", "net_firewall", "net_socket")
@@ -55,6 +56,7 @@ def settle(claims: Iterable[Claim]) -> Settled | None:
         claim
         for place, claim in enumerate(ordered)
         if not any(_explains(other, claim) for other in ordered[:place])
+        and not (claim.cause == "aborted" and any(_explains(o, claim) for o in ordered[place:]))
     ]
     primary = min(roots, key=lambda claim: (_SURE.index(claim.certainty), ordered.index(claim)))
     beside, against = [primary], []
@@ -108,12 +110,12 @@ def _accused(claim: Claim) -> frozenset[int]:
 
 def _explains(cause: Claim, effect: Claim) -> bool:
     """Whether a claim tells the same as an earlier one in the order, or an effect of it."""
-    if cause.source == effect.source and cause.source in _SETTLED_ITSELF:
+    if cause is effect or (cause.source == effect.source and cause.source in _SETTLED_ITSELF):
         return False
     one, other = _accused(cause), _accused(effect)
     if effect.cause in _OF_LINKS and effect.cause != cause.cause:
         other = frozenset()  # who complains of a link may be at either end of it
-    if one and one == other and effect.cause not in _NOBODY:
+    if one and one == other and effect.cause not in _NOBODY and cause.place <= effect.place:
         return True
     if cause.cause == effect.cause and not other:
         return True
@@ -123,6 +125,8 @@ def _explains(cause: Claim, effect: Claim) -> bool:
         return False
     if not other:
         return True
+    if effect.cause == "aborted":  # who waited aborts; who was waited for had a reason of its own
+        return cause.cause not in _WAITED_FOR or not one & other
     silent = effect.certainty is not Certainty.PROVEN and effect.cause in _BY_SILENCE
     if cause.certainty is Certainty.CANNOT_TELL:
         return silent and cause.cause in _SURELY_HAPPENED
@@ -184,6 +188,9 @@ def _joined(
             for one in against
         )
         title = say("story.against", told=title, but=but)
+    undecided = bool(against) and certainty is Certainty.CANNOT_TELL
+    if undecided:
+        evidence["candidates"] = sorted({*of.ranks, *(r for one in against for r in one.ranks)})
     advice = (finding.advice or next_steps(of.cause, finding.ranks)) + tuple(
         words
         for claim in against
@@ -193,6 +200,7 @@ def _joined(
     return replace(
         finding,
         title=title,
+        ranks=() if undecided else finding.ranks,
         certainty=certainty or finding.certainty,
         evidence=evidence,
         advice=advice,
