@@ -17,8 +17,8 @@ def warning(process: Process, message: bytes, place: str, stamp: Stamp, device: 
     """Keep a warning with what the table says it means."""
     meaning = meaning_of_warning(message, place)
     if meaning is None:
-        meaning = Meaning((place.rpartition(":")[0].encode(),), (), None, "unknown", "warn", True,
-                          None, None, None)  # fmt: skip
+        where = place.rpartition(":")[0].encode()
+        meaning = Meaning((where,), (), None, "unknown", "warn", peer=True)
         unknown = sum(1 for one in process.notices.values() if one.role == "unknown")
         if unknown >= _MOST_UNKNOWN:
             process.left_out += 1
@@ -37,6 +37,14 @@ def note(
 ) -> None:
     """Keep a message once for each thing it is about, and count the others."""
     other = peer_of(message) if meaning.peer else None
+    role = meaning.role
+    if meaning.recovers:  # what failed before is no cause of an end
+        process.recovers = True
+        for earlier in process.notices.values():
+            if earlier.cause == meaning.cause and earlier.role == "primary":
+                earlier.role = "note"
+    elif process.recovers and meaning.cause == "net_port" and not meaning.final:
+        role = "note"
     what = b"|".join(meaning.match).decode("utf-8", "replace")
     key = what, other or ""
     known = process.notices.get(key)
@@ -49,7 +57,7 @@ def note(
         return
     text = message[: 4 * _LONGEST].decode("utf-8", "replace").strip()[:_LONGEST]
     process.notices[key] = Notice(
-        level, meaning.cause, meaning.role, text, place[:200], stamp, stamp, 1, device, other
+        level, meaning.cause, role, text, place[:200], stamp, stamp, 1, device, other
     )
 
 

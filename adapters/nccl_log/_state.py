@@ -169,6 +169,8 @@ class Process:
     """Notices and communicators beyond what is kept."""
     closing: bool = False
     """Whether it was ending its communicators itself."""
+    recovers: bool = False
+    """Whether it goes on without a card that failed."""
     calls_from: str | None = None
     """Which lines its calls are counted from: COLL or CALL, never both."""
     results: dict[int, Stamp] = field(default_factory=dict)

@@ -21,10 +21,14 @@ class Meaning:
     cause: str | None
     role: str
     level: str
-    peer: bool
-    since: str | None
-    until: str | None
-    source: str | None
+    peer: bool = False
+    recovers: bool = False
+    """Whether it says that the process goes on without what failed."""
+    final: bool = False
+    """Whether it says that it does not, after all."""
+    since: str | None = None
+    until: str | None = None
+    source: str | None = None
 
     def fits(self, text: bytes, place: str) -> bool:
         """Whether all its texts are there."""
@@ -53,6 +57,8 @@ def _meaning(row: Mapping[str, object]) -> Meaning:
         str(row["role"]),
         str(row.get("level", "warn")),
         bool(row.get("peer")),
+        bool(row.get("recovers")),
+        bool(row.get("final")),
         **optional,
     )
 

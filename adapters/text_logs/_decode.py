@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["LONGEST", "decode_line", "lines_of", "plain", "wide_encoding"]
+__all__ = [
+    "LONGEST",
+    "byte_lines",
+    "decode_line",
+    "lines_of",
+    "plain",
+    "texts_of",
+    "wide_encoding",
+]
 
 LONGEST = 16 * 1024
 """Characters of a line that are looked at; what follows is not."""
@@ -63,15 +71,27 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         wide = wide_encoding(file.read(4096))
         file.seek(0)
-        raw = _wide_lines(file, wide) if wide else _byte_lines(file)
-        for number, text in raw:
-            if number == 1:
-                text = text.removeprefix("\ufeff")
-            if "\r" in text:
-                for part in _redrawn(text):
-                    yield number, plain(part)
-            else:
-                yield number, plain(text)
+        if wide:
+            for number, text in _wide_lines(file, wide):
+                yield from ((number, part) for part in _texts(text, number))
+        else:
+            for number, raw in byte_lines(file):
+                yield from ((number, part) for part in texts_of(raw, number))
+
+
+def texts_of(raw: bytes, number: int) -> Iterator[str]:
+    """The text of a line of bytes; of one that was drawn over, what is left of it."""
+    return _texts(decode_line(raw), number)
+
+
+def _texts(text: str, number: int) -> Iterator[str]:
+    if number == 1:
+        text = text.removeprefix("\ufeff")
+    if "\r" in text:
+        for part in _redrawn(text):
+            yield plain(part)
+    else:
+        yield plain(text)
 
 
 def _redrawn(text: str) -> Iterator[str]:
@@ -84,7 +104,8 @@ def _redrawn(text: str) -> Iterator[str]:
         yield ""
 
 
-def _byte_lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
+def byte_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers, from 1, cut at a length."""
     number, rest, dropping = 0, b"", False
     while chunk := file.read(_CHUNK):
         pieces = chunk.split(b"\n")
@@ -94,17 +115,18 @@ def _byte_lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
                 dropping = False  # the end of a line that was cut
                 continue
             number += 1
-            yield number, decode_line((rest + piece[:LONGEST])[:LONGEST])
-            rest = b""
+            if rest:
+                piece, rest = rest + piece[:LONGEST], b""
+            yield number, piece[:LONGEST] if len(piece) > LONGEST else piece
         if dropping:
             continue
         rest = (rest + last[:LONGEST])[:LONGEST]
         if len(rest) == LONGEST:
             number += 1
-            yield number, decode_line(rest)
+            yield number, rest
             rest, dropping = b"", True
     if rest:
-        yield number + 1, decode_line(rest)
+        yield number + 1, rest
 
 
 def _wide_lines(file: BinaryIO, encoding: str) -> Iterator[tuple[int, str]]:

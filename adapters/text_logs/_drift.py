@@ -7,21 +7,34 @@ came before it. Memory is bounded: of many messages a sample is kept, the same o
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from statistics import median
 from zlib import crc32
 
-__all__ = ["Drift", "Lag"]
+__all__ = ["Drift", "Lag", "kind_of", "step_at"]
 
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?%?")
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]{1,200}|\d{1,200}(?:\.\d{1,200})?(?:[eE][+-]?\d{1,200})?%?")
 _STEP = re.compile(
     r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|epoch|batch|шаг|步)\w{0,4}\W{0,3}(\d{1,12})", re.I
 )
 _KEPT = 200_000
 _KINDS = 50_000
 _SHARED_AT_LEAST = 3
+
+Source = str | tuple[str, int]
+"""Where a line stands, or its file and number."""
+
+
+def kind_of(body: str) -> int:
+    """The kind of a message: what it says without its numbers."""
+    return crc32(_NUMBERS.sub("#", body[:200]).encode("utf-8", "replace"))
+
+
+def step_at(body: str) -> tuple[int, int] | None:
+    """Where in a message the number of a step stands."""
+    step = _STEP.search(body[:400])
+    return step.span(1) if step is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +60,9 @@ class Drift:
 
     steps: int = 0
     """How many lines spoke of a step."""
-    _times: dict[int, dict[Hashable, tuple[int, str]]] = field(default_factory=dict)
+    _times: dict[int, dict[Hashable, tuple[int, Source]]] = field(default_factory=dict)
     _texts: dict[int, str] = field(default_factory=dict)
-    _counts: Counter[tuple[Hashable, int]] = field(default_factory=Counter)
+    _counts: dict[tuple[Hashable, int], int] = field(default_factory=dict)
     _mask: int = 0
     _entries: int = 0
 
@@ -57,23 +70,34 @@ class Drift:
         """Note a line of a rank; only lines with a time count."""
         step = _STEP.search(body[:400])
         self.steps += step is not None
-        if time_ns is None:
-            return
-        kind = crc32(_NUMBERS.sub("#", body[:200]).encode("utf-8", "replace"))
-        if step is not None:
-            which = int(step[1])
-        else:
+        if time_ns is not None:
+            number = int(step[1]) if step is not None else None
+            self.note(who, kind_of(body), number, time_ns, body, source)
+
+    def note(
+        self,
+        who: Hashable,
+        kind: int,
+        which: int | None,
+        time_ns: int,
+        body: str | bytes,
+        source: str | tuple[str, int],
+    ) -> None:
+        """Note a line of which kind and step are known; text and source may still be in parts."""
+        if which is None:
             if len(self._counts) >= _KINDS and (who, kind) not in self._counts:
                 return
-            self._counts[who, kind] += 1
-            which = self._counts[who, kind]
-        key = crc32(f"{kind}/{which}".encode())
+            which = self._counts[who, kind] = self._counts.get((who, kind), 0) + 1
+        key = crc32(b"%d/%d" % (kind, which))
         if key & self._mask:
             return
-        times = self._times.setdefault(key, {})
+        times = self._times.get(key)
+        if times is None:
+            times = self._times[key] = {}
         if who not in times:
             times[who] = time_ns, source
-            self._texts.setdefault(key, body[:200])
+            if key not in self._texts:
+                self._texts[key] = body[:200] if isinstance(body, str) else body[:200].decode()
             self._entries += 1
             if self._entries > _KEPT:
                 self._thin()
@@ -95,7 +119,8 @@ class Drift:
         """The lag of each rank that shares messages with others."""
         ranks = {who for times in self._times.values() for who in times}
         found = {}
-        per_rank: dict[Hashable, list[tuple[int, float, int, str]]] = {who: [] for who in ranks}
+        per_rank: dict[Hashable, list[tuple[int, float, int, Source]]]
+        per_rank = {who: [] for who in ranks}
         for key, times in self._times.items():
             if len(times) < 2:
                 continue
@@ -106,18 +131,19 @@ class Drift:
                 per_rank[who].append((time, (time - others) / 1e6, key, source))
         for who, rows in per_rank.items():
             if len(rows) >= _SHARED_AT_LEAST:
-                found[who] = self._lag(sorted(rows))
+                found[who] = self._lag(sorted(rows, key=lambda row: row[:3]))
         return found
 
-    def _lag(self, rows: list[tuple[int, float, int, str]]) -> Lag:
+    def _lag(self, rows: list[tuple[int, float, int, Source]]) -> Lag:
         values = [value for _, value, _, _ in rows]
         cut = _change(values)
         early, late = values[:cut], values[cut:]
         if not cut:
             return Lag(median(values), _spread(values), median(values), len(values), None, None)
         _, _, key, source = rows[cut]
+        place = source if isinstance(source, str) else f"{source[0]}:{source[1]}"
         return Lag(
-            median(late), _spread(late), median(early), len(values), self._texts.get(key), source
+            median(late), _spread(late), median(early), len(values), self._texts.get(key), place
         )
 
 

@@ -17,10 +17,10 @@ from tracekit.adapters.text_logs._traceback import TracebackReader
 
 __all__ = ["Summary", "is_error_file", "read_error_file"]
 
-_HEAD = re.compile(r"(?:^|\s)(?:Failures:|Root Cause \(first observed failure\):)\s*$")
-_ITEM = re.compile(r"\[\d{1,6}\]:\s*$")
-_FIELD = re.compile(r"(?:^|\s)(time|host|rank|exitcode|error_file|traceback) {0,6}: ?(.*)$")
-_RULE = re.compile(r"(?:-{20,}|={20,})\s*$")
+_HEAD = re.compile(r"(?:^|\s)(?:Failures:|Root Cause \(first observed failure\):)\s{0,64}$")
+_ITEM = re.compile(r"\[\d{1,6}\]:\s{0,64}$")
+_FIELD = re.compile(r"(?:^|\s)(time|host|rank|exitcode|error_file|traceback) {0,6}: ?(.{0,600})$")
+_RULE = re.compile(r"(?:-{20,200}|={20,200})\s{0,64}$")
 _LARGEST_ERROR_FILE = 1 << 20
 
 

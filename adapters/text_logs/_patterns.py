@@ -52,7 +52,7 @@ class Table:
 
     def __init__(self, told: Mapping[str, list[dict[str, Any]]]) -> None:
         self.rows = tuple(_row(row) for row in told["messages"])
-        self._doing = tuple((one["name"], re.compile(one["pattern"])) for one in told["doing"])
+        self.doings = tuple((one["name"], re.compile(one["pattern"])) for one in told["doing"])
         hints = {hint for row in self.rows for hint in row.hints}
         self._any = re.compile("|".join(re.escape(hint) for hint in sorted(hints, key=len)))
 
@@ -65,10 +65,15 @@ class Table:
                 return Hit(row, match.groupdict())
         return None
 
+    def hints_like(self, alike: bytes) -> tuple[bytes, ...]:
+        """All hints, their bytes translated by ``alike``."""
+        hints = {hint.encode().translate(alike) for row in self.rows for hint in row.hints}
+        return tuple(sorted(hints, key=len))
+
     def doing(self, body: str) -> str | None:
         """What a rank was busy with that wrote this last, if the line tells."""
         text = body[:400]
-        return next((name for name, pattern in self._doing if pattern.search(text)), None)
+        return next((name for name, pattern in self.doings if pattern.search(text)), None)
 
 
 def _row(told: dict[str, Any]) -> Row:

@@ -81,11 +81,15 @@ class RankLog:
     """Last enqueued and last completed work of each group."""
     traceback: TracebackReader = field(default_factory=TracebackReader)
     ordinary: int = 0
+    glanced: tuple[str, int, int, int | None, bytes] | None = None
+    """File, number, order, time and text of its last line, where that is not made a line yet."""
     nameless: bool = False
     """Whether it waited in a group that its lines do not name."""
 
     def saw(self, line: Line, ordinary: bool) -> None:
         """Count a line."""
+        if self.glanced is not None:
+            self.settle()
         self.lines += 1
         if self.first is None:
             self.first = line
@@ -95,6 +99,20 @@ class RankLog:
                 self.last = line
         elif self.last is None:
             self.last = line
+
+    def glance(self, name: str, number: int, order: int, time_ns: int | None, raw: bytes) -> None:
+        """Keep an ordinary line as the last one, in parts, unless it is older than that."""
+        if time_ns is not None:
+            last = self.glanced[3] if self.glanced else self.last.time_ns if self.last else None
+            if last is not None and time_ns < last:
+                return
+        self.glanced = name, number, order, time_ns, raw
+
+    def settle(self) -> None:
+        """Make a line of the last one that was only glanced at."""
+        if self.glanced is not None:
+            (name, number, order, time_ns, raw), self.glanced = self.glanced, None
+            self.last = Line(f"{name}:{number}", order, time_ns, raw[:CUT].decode())
 
     def _older(self, line: Line) -> bool:
         """Whether a line was written before the last one, in another file of the rank."""
@@ -111,6 +129,7 @@ class RankLog:
 
     def close(self) -> None:
         """Reckon what came after each trouble; the rank's file is over."""
+        self.settle()
         for trouble in self.troubles:
             if trouble.mark is not None:
                 trouble.after, trouble.mark = self.ordinary - trouble.mark, None

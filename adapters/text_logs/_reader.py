@@ -6,15 +6,17 @@ import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from tracekit.adapters.text_logs._dates import Dates
-from tracekit.adapters.text_logs._decode import lines_of
+from tracekit.adapters.text_logs._decode import byte_lines, lines_of, texts_of, wide_encoding
 from tracekit.adapters.text_logs._elastic import Summary, is_error_file, read_error_file
 from tracekit.adapters.text_logs._job import DEFAULT_GROUP, Ended, Job
 from tracekit.adapters.text_logs._last_error import Quoted, announces, quoted
 from tracekit.adapters.text_logs._patterns import Hit, Table, table
 from tracekit.adapters.text_logs._rank_log import CUT, Line, Trouble
-from tracekit.adapters.text_logs._tags import Tagged, from_path, glued, tagged
+from tracekit.adapters.text_logs._tags import Places, Stamp, Tagged, from_path, glued, tagged
+from tracekit.adapters.text_logs._templates import LIKE, Template, Templates, clock_of
 from tracekit.adapters.text_logs._traceback import Raised
 
 __all__ = ["LogReader", "is_nccl"]
@@ -22,6 +24,9 @@ __all__ = ["LogReader", "is_nccl"]
 _EFFECTS = re.compile(r"ChildFailedError|SignalException|KeyboardInterrupt$|SystemExit$|BrokenPipe")
 _SUMMARY = ("Failures:", "Root Cause (first observed failure):")
 _LATE_NS = 60_000_000_000
+_MOST_DAYS = 4096
+_NEW = Template(False, Places(None, None, None, (), 0), 0, None, True)
+"""Stands for a template that is not known yet."""
 _TRACEBACK = "Traceback (most recent call last)"
 _ORDINARY = ("benign", "note", "start", "options", "world", "logged")
 """Roles of messages that are no failure."""
@@ -58,13 +63,20 @@ class _File:
     """Who wrote the last line that tells of an error."""
     quotes: bool = False
     """Whether the next line is what NCCL said of it."""
+    days: dict[bytes, int] = field(default_factory=dict)
+    """Unix time, in nanoseconds, of the midnight of each date as it is written."""
 
 
 class LogReader:
-    """Takes files one by one; ``finish()`` gives the jobs."""
+    """Takes files one by one; ``finish()`` gives the jobs.
 
-    def __init__(self, known: Table | None = None) -> None:
+    Ordinary lines are only glanced at, unless ``glance`` is false: what is found is the same.
+    """
+
+    def __init__(self, known: Table | None = None, *, glance: bool = True) -> None:
         self.table = known or table()
+        self._templates = Templates(self.table, is_nccl)
+        self._glances = glance
         self.jobs: dict[int, Job] = {}
         self.lines = 0
         self._files = 0
@@ -79,12 +91,12 @@ class LogReader:
         if is_error_file(head):
             self._error_file(path, file)
             return
-        for number, text in lines_of(path):
-            self.lines += 1
-            if is_nccl(text):
-                continue
-            for piece in glued(text):
-                self._line(file, number, piece)
+        if wide_encoding(head) is not None:
+            for number, text in lines_of(path):
+                self._text(file, number, text)
+        else:
+            with path.open("rb") as opened:
+                self._lines(file, opened)
         self._close(file)
 
     def finish(self) -> list[Job]:
@@ -102,6 +114,92 @@ class LogReader:
         return [job for job in jobs if job.ranks or job.ended or job.events]
 
     # Lines
+
+    def _lines(self, file: _File, opened: BinaryIO) -> None:
+        known, meet, glance = self._templates.known, self._templates.meet, self._glance
+        for number, raw in byte_lines(opened):
+            if self._glances:
+                key = raw.translate(LIKE)
+                template = known.get(key, _NEW)
+                if template is _NEW:
+                    meet(key, raw)
+                elif template is not None and glance(file, number, raw, template):
+                    continue
+            for text in texts_of(raw, number):
+                self._text(file, number, text)
+
+    def _text(self, file: _File, number: int, text: str) -> None:
+        self.lines += 1
+        if is_nccl(text):
+            return
+        for piece in glued(text):
+            self._line(file, number, piece)
+
+    def _glance(self, file: _File, number: int, raw: bytes, like: Template) -> bool:
+        """Take an ordinary line by what is known of its kind; False where that is not enough."""
+        if like.is_skipped:
+            self.lines += 1
+            return True
+        job = self.jobs.get(file.attempt)
+        if job is None or file.dead or file.quotes or file.summary.inside:
+            return False
+        places = like.places
+        if places.rank is not None:
+            who: Hashable = int(raw[places.rank[0] : places.rank[1]])
+        elif places.local is not None:
+            local = int(raw[places.local[0] : places.local[1]])
+            if file.offset is None:
+                file.locals.add((file.attempt, local))
+                who = "local", file.number, local
+            else:
+                who = local + file.offset
+        else:
+            who = file.rank
+        log = job.ranks.get(who)
+        if log is None or log.first is None or log.traceback.inside:
+            return False
+        time_ns = None
+        if places.clock:
+            time_ns = self._when(file, raw, like, who)
+            if time_ns is None:
+                return False
+        self.lines += 1
+        log.lines += 1
+        log.ordinary += 1
+        if like.blank:
+            return True
+        log.traceback.chained = False
+        body = raw[places.body :]
+        log.glance(file.name, number, self.lines, time_ns, body)
+        drift, which = job.drift, None
+        if like.step is not None:
+            drift.steps += 1
+            which = int(raw[like.step[0] : like.step[1]])
+        if time_ns is not None:
+            drift.note(who, like.kind, which, time_ns, body, (file.name, number))
+        return True
+
+    @staticmethod
+    def _when(file: _File, raw: bytes, like: Template, who: Hashable) -> int | None:
+        """The Unix time of a line; None where it cannot be told at a glance."""
+        clock, dated = like.places.clock, like.places.dated
+        second = clock_of(raw, clock)
+        if second is None:
+            return None
+        if dated is None:
+            return file.dates.unix_ns(Stamp(second), who)
+        written = raw[dated[0] : clock[0][0]] + raw[clock[-1][1] : dated[1]]
+        day = file.days.get(written)
+        if day is None:
+            stamp = tagged(raw.decode("ascii")).stamp
+            time_ns = file.dates.unix_ns(stamp, who) if stamp is not None else None
+            if time_ns is None or stamp is None:
+                return None
+            if len(file.days) >= _MOST_DAYS:
+                file.days.clear()
+            file.days[written] = time_ns - round(stamp.second * 1e9)
+            return time_ns
+        return day + round(second * 1e9)
 
     def _job(self, file: _File) -> Job:
         job = self.jobs.get(file.attempt)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-__all__ = ["Stamp", "Tagged", "from_path", "glued", "tagged"]
+__all__ = ["Places", "Stamp", "Tagged", "from_path", "glued", "places_of", "tagged"]
 
 _MONTH = {
     name: number
@@ -43,7 +43,9 @@ class Tagged:
     """I, W, E, F or C where the line has it."""
 
 
-_START = re.compile(r"[\s\[(|<\d]|RANK|[Rr]ank|[IWEFC]\d|std|[A-Z][a-z]{2} +(?:\d|[A-Z][a-z]{2} )")
+_START = re.compile(
+    r"[\s\[(|<\d]|RANK|[Rr]ank|[IWEFC]\d|std|[A-Z][a-z]{2} {1,4}(?:\d|[A-Z][a-z]{2} )"
+)
 """What a prefix may begin with: lines that begin otherwise have none."""
 
 _CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
@@ -55,15 +57,16 @@ _STAMPS = tuple(
         _LEAD + r"(?P<Y>\d{4})[-/.](?P<M>\d\d?)[-/.](?P<D>\d\d?)[ T_]{1,2}" + _CLOCK + _TRAIL,
         _LEAD + _CLOCK + _TRAIL,
         _LEAD + r"(?P<Y>\d{4})年(?P<M>\d\d?)月(?P<D>\d\d?)日 ?" + _CLOCK + _TRAIL,
-        r"\[?(?:(?P<w>Mon|Tue|Wed|Thu|Fri|Sat|Sun) )(?P<N>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) "
+        r"\[?(?:(?P<w>Mon|Tue|Wed|Thu|Fri|Sat|Sun) )(?P<N>[A-Z][a-z]{2}) {1,4}(?P<D>\d{1,2}) "
         + _CLOCK
         + r" (?P<Y>\d{4})\]? ?",
-        r"(?P<N>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) " + _CLOCK + r" (?P<host>[\w.-]{1,255}) ",
+        r"(?P<N>[A-Z][a-z]{2}) {1,4}(?P<D>\d{1,2}) " + _CLOCK + r" (?P<host>[\w.-]{1,255}) ",
     )
 )
 _C10 = re.compile(
     r"\[?(?P<sev>[IWEFC])(?:(?P<M>\d{1,2})(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"
-    r"\.(?P<f>\d{1,9}))?(?: +\d{1,10})? (?P<src>[\w./-]{1,200}\.(?:cpp|hpp|h|cc|py)):\d{1,6}\] ?"
+    r"\.(?P<f>\d{1,9}))?(?: {1,8}\d{1,10})? (?P<src>[\w./-]{1,200}\.(?:cpp|hpp|h|cc|py)):\d{1,6}\]"
+    r" ?"
 )
 _RANKS = tuple(
     re.compile(text)
@@ -128,6 +131,50 @@ def tagged(line: str) -> Tagged:
     if rank is None and "RankID" in body and (match := _ANYWHERE.search(body, 0, 400)):
         rank = int(match["rank"])
     return Tagged(body, rank, local, stamp, host, severity)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the parts of a prefix stand in a line."""
+
+    rank: tuple[int, int] | None
+    local: tuple[int, int] | None
+    dated: tuple[int, int] | None
+    """The whole of a stamp that has a date."""
+    clock: tuple[tuple[int, int], ...]
+    """Hours, minutes, seconds and, where there are, their fractions."""
+    body: int
+
+
+def places_of(line: str) -> Places:
+    """Where ``tagged`` finds what it does, for lines without a severity."""
+    rank: tuple[int, int] | None = None
+    local: tuple[int, int] | None = None
+    stamp: tuple[re.Match[str], int] | None = None
+    place = 0
+    for _ in range(8):
+        rest = line[place : place + 512]
+        if not rest or (rest[0] == " " and place and rest[:2] == "  "):
+            break
+        if _START.match(rest) is None:
+            break
+        if rank is None and rest[:5] == "[rank" and (match := _RANKS[0].match(rest)) is not None:
+            rank = place + match.start("rank"), place + match.end("rank")
+        elif stamp is None and (match := _first(_STAMPS, rest)) is not None:
+            stamp = match, place
+        elif (match := _first(_RANKS, rest)) is not None and rank is None:
+            rank = place + match.start("rank"), place + match.end("rank")
+        elif (match := _LOCAL.match(rest)) is not None and local is None:
+            local = place + match.start("local"), place + match.end("local")
+        elif (match := _NOISE.match(rest)) is None:
+            break
+        place += match.end()
+    if stamp is None:
+        return Places(rank, local, None, (), place)
+    told, at = stamp
+    parts = [(at + told.start(name), at + told.end(name)) for name in "hmsf" if told[name]]
+    dated = (at + told.start(), at + told.end()) if told.groupdict().get("D") else None
+    return Places(rank, local, dated, tuple(parts), place)
 
 
 def glued(line: str) -> list[str]:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 __all__ = ["Raised", "TracebackReader", "user_frame"]
 
-_BEGIN = re.compile(r"(?:\s*\|?\s*)?(?P<inner>Original )?Traceback \(most recent call last\):?\s*$")
-_FRAME = re.compile(
-    r'\s*File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<name>.{1,200}))?'
+_BEGIN = re.compile(
+    r"\s{0,64}(?:\|\s{0,64})?(?P<inner>Original )?Traceback \(most recent call last\):?\s{0,64}$"
 )
-_ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?::\s?(?P<text>.*))?$")
+_FRAME = re.compile(
+    r'\s{0,200}File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<name>.{1,200}))?'
+)
+_ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?::\s?(?P<text>.{0,20000}))?$")
 _CHAIN = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
 )

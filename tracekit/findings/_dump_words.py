@@ -41,6 +41,10 @@ DUMP_WORDS: Mapping[str, str] = {
         "all ranks are in {call} since {since}: the dumps alone cannot tell whether it will end"
     ),
     "hang.dump.mismatch": _("ranks disagree about call {seq} of group {group}: {parts}"),
+    "hang.dump.alone": _(
+        "rank {rank} is alone in {call} since {since}: it made one call more than {ranks}, which"
+        " are in none, or these never came. The call that is too many may be an earlier one"
+    ),
     "hang.dump.part": _("{ranks} in {what}"),
     "hang.dump.cycle": _("ranks wait for each other in a circle: {parts}"),
     "hang.dump.elsewhere": _(

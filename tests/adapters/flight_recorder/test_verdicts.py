@@ -262,3 +262,57 @@ def test_groups_that_only_have_a_number_on_each_rank_are_not_compared(tmp_path: 
     write(tmp_path, 2, old(3), old(9, group=1, is_open=True, op="broadcast"))
     write(tmp_path, 3, old(3), old(4, is_open=True), old(9, group=1))
     assert [one for one in hangs(verdict(tmp_path)) if one[1] == (2,)] == []
+
+
+def test_a_ring_in_which_everybody_receives_first_is_a_circle_without_a_culprit(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, ALL)
+    for rank in range(4):
+        recv = entry(9, f"recv {rank}<-{(rank - 1) % 4}", message=True, state="started")
+        job.dump(rank, [entry(5), recv])
+    analysis = verdict(tmp_path)
+    assert hangs(analysis) == [("hang.cycle", (0, 1, 2, 3), "likely")]
+    assert analysis.symptom == "hang"
+
+
+def test_messages_that_both_sides_have_posted_are_no_circle(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"0": (0, 1)})
+    job.dump(0, [entry(5), entry(9, "recv 0<-1", message=True, state="started")])
+    job.dump(1, [entry(5), entry(9, "send 1->0", message=True, state="started")])
+    assert [one for one in hangs(verdict(tmp_path)) if one[0] == "hang.cycle"] == []
+
+
+def test_a_rank_alone_in_a_call_too_many_accuses_nobody_of_not_coming(tmp_path: Path) -> None:
+    """One rank saved, with a barrier, and its barriers are off by one from there on."""
+    job = Job(tmp_path, ALL)
+    for rank in range(4):
+        more = [entry(501, "barrier", state="started", frames=USER)] if rank == 0 else []
+        job.dump(rank, [entry(499), entry(500, "barrier"), *more])
+    analysis = verdict(tmp_path)
+    assert hangs(analysis) == [("hang.missing_rank", (0,), "cannot_tell")]
+    assert "one call more than ranks 1-3" in analysis.findings[0].title
+    assert not any(one.id.startswith("crash") for one in analysis.findings)
+
+
+def test_another_size_of_a_broadcast_is_a_mismatch_and_not_the_network(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"0": (0, 1)})
+    for rank, size in enumerate((256, 128)):
+        last = entry(40, "broadcast", sizes=[[size]], state="started")
+        job.dump(rank, [entry(39, "broadcast"), last])
+    analysis = verdict(tmp_path)
+    assert hangs(analysis) == [("hang.mismatch", (0, 1), "proven")]
+    assert "256" in analysis.findings[0].title
+    assert "128" in analysis.findings[0].title
+    assert not any(one.id.startswith("comm.") for one in analysis.findings)
+
+
+def test_after_an_overwritten_beginning_the_rank_that_lacks_the_last_call_is_named(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, {"0": (0, 1)})
+    job.dump(0, [*(entry(seq) for seq in range(50, 100)), entry(100, state="started")])
+    job.dump(1, [entry(seq) for seq in range(70, 100)])
+    analysis = verdict(tmp_path)
+    assert hangs(analysis) == [("hang.missing_rank", (1,), "likely")]
+    assert analysis.findings[0].evidence["collective"]["seq"] == 100

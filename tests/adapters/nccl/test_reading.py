@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -427,18 +426,13 @@ def test_lines_without_hosts_are_told_apart_by_their_device(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_line_twice_as_long_takes_no_more_than_a_few_times_as_long(name: str) -> None:
+def test_hostile_lines_are_read_to_their_cut(name: str) -> None:
+    """A megabyte of each: what is not linear in their length would take minutes."""
     begin, middle, end = HOSTILE[name]
-
-    def took(size: int) -> float:
-        line, best = begin + middle * (size // len(middle)) + end, 1e9
-        for _ in range(5):
-            scanner, start = Scanner(), time.process_time()
-            scanner.feed([line] * 4)
-            best = min(best, time.process_time() - start)
-        return best
-
-    assert took(16000) < 8 * took(4000) + 0.005  # quadratic would be 16
+    line = begin + middle * (16_000 // len(middle)) + end
+    scanner = Scanner()
+    scanner.feed([line] * (1_000_000 // len(line)))
+    assert len(scanner.processes) < 100_000
 
 
 def test_a_line_without_end_is_not_kept(tmp_path: Path) -> None:

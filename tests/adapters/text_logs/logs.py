@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from tracekit.adapters.text_logs import TextLogs, read_logs
 from tracekit.analysis import Analysis, analyze
@@ -46,11 +48,19 @@ def judged(paths: Iterable[Path]) -> Analysis:
             sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         )
     ]
-    tables = read_logs(found, "run", names=lambda path: path.name)
+    tables = read_both(found)
     with DuckDB() as engine:
         for name, schema in TABLES.items():
             engine.register(name, tables.get(name, schema.empty_table()))
         return analyze(engine)
+
+
+def read_both(paths: Sequence[Path]) -> dict[str, pa.Table]:
+    """What is read of logs: the same, whether ordinary lines are glanced at or read in full."""
+    tables = read_logs(paths, "run", names=lambda path: path.name)
+    in_full = read_logs(paths, "run", names=lambda path: path.name, glance=False)
+    assert tables == in_full
+    return tables
 
 
 def alerts(result: Analysis) -> list[tuple[str, tuple[int, ...], str]]:

@@ -65,6 +65,8 @@ def _findings(verdict: Verdict, dumps: Dumps, facts: Facts) -> Iterator[Finding]
         yield _accused(together, verdict, dumps, facts)
     for wait in verdict.untold:
         yield _untold(wait, verdict, dumps)
+    if verdict.alone is not None:
+        yield _alone(verdict.alone, verdict, dumps)
     if verdict.cycle:
         yield _cycle(verdict, dumps)
     if verdict.all_in:
@@ -200,6 +202,20 @@ def _mismatch(
         },
         advice=(say("advice.branch"),),
     )
+
+
+def _alone(wait: Wait, verdict: Verdict, dumps: Dumps) -> Finding:
+    frames = {str(r): dumps.frames[r] for r in wait.absent[:_MOST] if r in dumps.frames}
+    return Finding(
+        "hang.missing_rank",
+        Severity.CRITICAL,
+        Certainty.CANNOT_TELL,
+        say("hang.dump.alone", rank=wait.waiting[0], call=_call(wait, dumps),
+            since=_time(wait.since_ns), ranks=ranks_words(wait.absent)),
+        ranks=wait.waiting,
+        evidence={**_evidence(wait, verdict), "last_frames": frames},
+        advice=(say("advice.branch"), say("advice.log.all")),
+    )  # fmt: skip
 
 
 def _cycle(verdict: Verdict, dumps: Dumps) -> Finding:

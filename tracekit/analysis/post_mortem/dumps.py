@@ -8,10 +8,11 @@ never said to have done nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tracekit.analysis.post_mortem.dump_shapes import alone, circle, unmatched
 from tracekit.analysis.queries import query
 from tracekit.dataset.engine import Engine
 from tracekit.model import Direction, direction
@@ -130,6 +131,8 @@ class Verdict:
     accused: list[Accused] = field(default_factory=list)
     untold: list[Wait] = field(default_factory=list)
     """Calls that only ranks without a dump can be missing from."""
+    alone: Wait | None = None
+    """A call that one rank is in which may be one too many."""
     cycle: list[Wait] = field(default_factory=list)
     closed: bool = True
     """Whether dumps tell whom everybody in the circle waits for."""
@@ -210,12 +213,24 @@ def judge_dumps(dumps: Dumps, patience_s: float) -> Verdict:
         if not verdict.accused:
             verdict.untold = verdict.untold or graph.silent()
         if not verdict.accused and not verdict.untold:
-            verdict.cycle = [w for w in waits if w.absent]
+            verdict.cycle = [w for w in waits if w.absent] or graph.circle()
             verdict.closed = not graph.untold & {
                 rank for wait in verdict.cycle for rank in wait.absent
             }
             verdict.all_in = [] if verdict.cycle else waits
+    verdict.alone = alone(verdict.accused, dumps)
+    if verdict.alone is not None:
+        verdict.accused = []
     return verdict
+
+
+def _for_messages(told: Sequence[Part], absent: tuple[int, ...], untold: tuple[int, ...]) -> Wait:
+    """Messages of one direction as a call that ranks wait in."""
+    return Wait(
+        told[0].group, told[0].seq or 0, told[0].op, tuple(sorted(part.rank for part in told)),
+        absent, untold, max(part.start_ns for part in told), told[0].frame,
+        min(part.dumps for part in told),
+    )  # fmt: skip
 
 
 def _waits(dumps: Dumps) -> Iterator[Wait]:
@@ -292,7 +307,6 @@ class _Graph:
 
     def __init__(self, dumps: Dumps, waits: list[Wait], patience_s: float) -> None:
         self.dumps, self.waits = dumps, waits
-        self.patience_ns = patience_s * 1e9
         self.ahead: dict[int, set[int]] = {}
         self.untold: set[int] = set()
         for wait in waits:
@@ -300,25 +314,11 @@ class _Graph:
                 self.ahead.setdefault(rank, set()).update(wait.absent)
                 if wait.untold or not dumps.members.get(wait.group):
                     self.untold.add(rank)
-        self.messages = self._messages()
+        self.messages = unmatched(dumps, patience_s * 1e9)
         self.opened: dict[tuple[str, int | None], list[Part]] = {}
         for part in dumps.parts:
             if part.is_open:
                 self.opened.setdefault((part.group, part.seq), []).append(part)
-
-    def _messages(self) -> dict[int, dict[int, Part]]:
-        """Sends and receives whose other side is not there, by rank and by the other's."""
-        opened = [p for p in self.dumps.parts if p.is_open and p.op in ("send", "recv")]
-        there = {(p.group, p.op, p.rank, p.peer) for p in opened}
-        found: dict[int, dict[int, Part]] = {}
-        for part in opened:
-            written = self.dumps.written_ns.get(part.rank)
-            if written is not None and written - part.start_ns < self.patience_ns:
-                continue
-            other = "recv" if part.op == "send" else "send"
-            if part.peer is not None and (part.group, other, part.peer, part.rank) not in there:
-                found.setdefault(part.rank, {}).setdefault(part.peer, part)
-        return found
 
     def roots(self) -> set[int]:
         """Ranks that are missing from a collective and wait for nobody themselves.
@@ -340,15 +340,14 @@ class _Graph:
             for peer, part in others.items():
                 if not self.dumps.has(peer):
                     parts.setdefault(peer, []).append(part)
+        return [_for_messages(told, (), (peer,)) for peer, told in sorted(parts.items())]
+
+    def circle(self) -> list[Wait]:
+        """Messages of ranks that wait for each other in a ring."""
         return [
-            Wait(
-                told[0].group, told[0].seq or 0, told[0].op,
-                tuple(sorted(part.rank for part in told)), (), (peer,),
-                max(part.start_ns for part in told), told[0].frame,
-                min(part.dumps for part in told),
-            )
-            for peer, told in sorted(parts.items())
-        ]  # fmt: skip
+            _for_messages([self.messages[rank][peer]], (peer,), ())
+            for rank, peer in circle(self.messages)
+        ]
 
     def _waits_for_others(self, rank: int) -> bool:
         return bool(self.ahead.get(rank) or rank in self.untold or self.messages.get(rank))
