@@ -39,7 +39,7 @@ def test_no_reader_is_alarmed_by_a_healthy_log(
         ("GPU memory", "oom"),
         ("shm", "crash"),
         ("sizes", "hang"),
-        ("versions", "abnormal"),
+        ("versions", "crash"),
     ],
 )
 def test_the_symptom_and_the_rank_come_first(
@@ -73,5 +73,6 @@ def test_a_log_of_nccl_among_lines_of_a_training_is_read_for_both(
     lines += job[1].warn("Cuda failure 2 'out of memory'", "include/alloc.h:187").lines[-1:]
     write(tmp_path, "\n".join(lines) + "\n")
     shown = json.loads(call("analyze", tmp_path, "--format", "json").out)
-    ids = {finding["id"] for finding in shown["findings"]}
-    assert {"crash.oom", "hang.missing_rank"} <= ids
+    first = shown["findings"][0]
+    assert (shown["symptom"], first["id"], first["ranks"]) == ("oom", "crash.oom", [1])
+    assert [one["source"] for one in first["evidence"]["effects"]] == ["logs"]  # rank 0 waited
