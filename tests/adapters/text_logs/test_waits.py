@@ -142,3 +142,16 @@ def test_a_rank_that_died_of_a_signal_of_its_own_is_named(tmp_path: Path, signal
     result = verdict(tmp_path, text)
     assert [one[:2] for one in alerts(result)] == [("crash.killed", (2,))]
     assert f"signal {signal}" in result.findings[0].title
+
+
+def test_a_worker_that_ray_lost_to_the_oom_killer_explains_the_timeouts(tmp_path: Path) -> None:
+    text = progress(range(4)) + (
+        "(raylet, ip=10.3.0.3) A worker died or was killed while executing a task. Worker"
+        " unexpectedly exits with a connection error code 2. The process is killed by SIGKILL by"
+        " OOM killer due to high memory usage.\n"
+    )
+    text += "".join(watchdog(rank, 876, op="BROADCAST") for rank in (0, 1, 3))
+    result = verdict(tmp_path, text)
+    assert result.symptom == "oom"
+    assert alerts(result)[0][0] == "crash.killed"
+    assert not any(rank in ranks for _, ranks, _ in alerts(result) for rank in (0, 1, 3))
