@@ -43,7 +43,7 @@ def start() -> None:
 def stop() -> None:
     # A step returns before the thread of its last collective has noted that collective's end, and
     # what has no end when the profiler stops is not in the profile.
-    time.sleep(0.2)
+    time.sleep(1)
     tf.profiler.experimental.stop()
 
 
