@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from types import FunctionType, MethodType
@@ -23,6 +24,12 @@ PATCHABLE = {
     "torch.utils.data": ("DataLoader",),
 }
 """The modules and classes of torch in which an adapter could replace functions or add hooks."""
+
+
+def pytest_configure() -> None:
+    """What a shell puts into the background ignores interrupts, and hands that to its children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
