@@ -31,7 +31,8 @@ from tracekit import recorder
 from tracekit.dataset import compact, convert, open_run
 from tracekit.journal.reader import find_journals, open_journal
 from tracekit.model import Collective
-from tracekit.recorder import SpanType, _spans, span, span_type
+from tracekit.recorder import SpanType, span, span_type
+from tracekit.recorder import spans as recording
 
 VARIANTS = 30
 """Each of the demo's names but the step's has so many forms."""
@@ -135,19 +136,19 @@ class Tape:
 
 def tiled(folder: Path, usual: list[Moment], spans: int) -> Path:
     """A journal of so many spans; returns the run's directory."""
-    real = _spans.clock
+    real = recording.clock
     tracekit.start(
         run="tiled", dir=str(folder), rank=0, world_size=1, agent=False, quota_bytes=1 << 40
     )
     try:
         tape = Tape(usual)
-        _spans.clock = lambda: tape.now
+        recording.clock = lambda: tape.now
         number = 0
         while tape.spans < spans:
             tape.record(number)
             number += 1
     finally:
-        _spans.clock = real
+        recording.clock = real
         tracekit.stop()
     return folder / "tiled"
 
