@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tracekit.analysis import Analysis, analyze
@@ -301,3 +303,29 @@ def test_a_clean_end_is_no_crash() -> None:
     run = trained()
     run.end_cleanly()
     assert verdict(run).symptom == "healthy"
+
+
+def broken(sizes: Sequence[int], op: str = "all_reduce") -> Finding:
+    """The first finding where ranks ended with an error in a call with these sizes."""
+    run = trained()
+    start = run.now[0]
+    error = {"state": "exception", "type": "RuntimeError", "message": "no"}
+    for rank, size in enumerate(sizes):
+        run.span(rank, "step", start, start + 9000, "train_step", 30)
+        run.collective(
+            rank, op, 31, start + 1000, start + 5000, step=30, nbytes=size, status="error"
+        )
+        run.fact("end_state", error, rank, time_ns=start + 9000)
+    return first(verdict(run))
+
+
+def test_who_brought_another_size_into_a_call_that_failed_is_named() -> None:
+    found = broken((64, 64, 4096, 64))
+    assert (found.id, found.ranks, found.certainty) == ("hang.mismatch", (2,), Certainty.PROVEN)
+    assert "rank 2 in all_reduce of 4,096 bytes" in found.title
+
+
+def test_equal_unknown_or_rightly_different_sizes_accuse_nobody() -> None:
+    for sizes, op in (((64,) * 4, "all_reduce"), ((64, 0, 4096, 64), "all_reduce"),
+                      ((64, 64, 4096, 64), "all_to_all")):  # fmt: skip
+        assert broken(sizes, op).id != "hang.mismatch"

@@ -41,6 +41,7 @@ DUMP_WORDS: Mapping[str, str] = {
         "all ranks are in {call} since {since}: the dumps alone cannot tell whether it will end"
     ),
     "hang.dump.mismatch": _("ranks disagree about call {seq} of group {group}: {parts}"),
+    "hang.call.sized": _("{op} of {bytes:,} bytes ({dtype})"),
     "hang.dump.alone": _(
         "rank {rank} is alone in {call} since {since}: it made one call more than {ranks}, which"
         " are in none, or these never came. The call that is too many may be an earlier one"

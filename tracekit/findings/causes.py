@@ -112,6 +112,10 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "addresses (GIDs) that do not fit, or rails that are not connected", "advice.net.gid",
             after="net_retry",
         ),
+        "sizes": Cause(
+            "ranks went into one call with different sizes or types", ("hang.mismatch",),
+            _set(_ENDS, _HANGS, "error usage mismatch uneven scheduler"), ("advice.branch",),
+        ),
         "error": Cause(
             "the rank raised an error of its own", ("crash.error",), _set(_AFTER_DEATH),
             ("advice.own",),

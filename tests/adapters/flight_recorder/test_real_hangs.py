@@ -17,6 +17,7 @@ from tests.adapters.flight_recorder.samples import hangs, verdict
 from tracekit.analysis import Analysis, analyze
 from tracekit.cli._dumps import add_dumps
 from tracekit.dataset import DuckDB, open_run
+from tracekit.findings import Certainty
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -187,7 +188,10 @@ def test_another_size_is_told_though_a_rank_aborts(jobs: Hangs, format_: str) ->
     (found,) = hangs(verdict(jobs.dumps("size", format_)))
     assert (found[0], found[2]) == ("hang.mismatch", "proven")
     assert 1 in found[1]
-    assert 1 in named(jobs.from_both("size"))["hang.mismatch"]
+    for analysis in (jobs.from_journals("size"), jobs.from_both("size")):
+        (finding,) = (one for one in analysis.findings if one.id == "hang.mismatch")
+        assert (finding.ranks, finding.certainty) == ((1,), Certainty.PROVEN)
+        assert "16,384 bytes" in finding.title
 
 
 def test_who_is_in_a_long_save_is_named_with_it(jobs: Hangs) -> None:

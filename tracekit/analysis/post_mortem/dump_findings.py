@@ -9,6 +9,7 @@ from tracekit.analysis.basis.facts import Facts
 from tracekit.analysis.basis.tables import Overview
 from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Mortem
+from tracekit.analysis.post_mortem.disagreements import mismatch
 from tracekit.analysis.post_mortem.dumps import (
     Accused,
     Dumps,
@@ -179,29 +180,12 @@ def _untold(wait: Wait, verdict: Verdict, dumps: Dumps) -> Finding:
 def _mismatch(
     group: str, seq: int, said: dict[str, tuple[int, ...]], parts: tuple[Part, ...], dumps: Dumps
 ) -> Finding:
-    told = "; ".join(
-        say("hang.dump.part", ranks=ranks_words(ranks), what=what) for what, ranks in said.items()
-    )
-    most, *others = said.values()
-    # Where one side is larger, those who differ from it are looked at first.
-    alone = all(len(ranks) < len(most) for ranks in others)
-    ranks = sorted(rank for ranks in (others if alone else said.values()) for rank in ranks)
-    return Finding(
-        "hang.mismatch",
-        Severity.CRITICAL,
-        Certainty.PROVEN,
-        say("hang.dump.mismatch", seq=seq, group=dumps.names.get(group, group), parts=told),
-        ranks=tuple(ranks),
-        evidence={
-            "group": group,
-            "seq": seq,
-            "parts": {what: list(ranks) for what, ranks in said.items()},
-            "open_on": sorted(part.rank for part in parts if part.is_open),
-            "user_frames": {str(part.rank): part.frame for part in parts if part.frame},
-            "files": [part.source for part in parts][:_MOST],
-        },
-        advice=(say("advice.branch"),),
-    )
+    evidence = {
+        "open_on": sorted(part.rank for part in parts if part.is_open),
+        "user_frames": {str(part.rank): part.frame for part in parts if part.frame},
+        "files": [part.source for part in parts][:_MOST],
+    }
+    return mismatch(group, dumps.names.get(group, group), seq, said, evidence)
 
 
 def _alone(wait: Wait, verdict: Verdict, dumps: Dumps) -> Finding:

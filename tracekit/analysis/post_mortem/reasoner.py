@@ -22,8 +22,9 @@ _SETTLED_ITSELF = ("dumps", "nccl")
 """Sources whose own claims stand beside each other: they have been weighed against one another."""
 _NOBODY = ("scheduler", "terminated", "closed", "timed_out", "versions", "launcher")
 """Classes that accuse no rank, whichever ranks they list."""
-_HANGS = ("mismatch", "uneven", "rank_stopped", "rank_gil", "rank_busy", "cycle", "rank_missing")
-_WAITED_FOR = _HANGS[1:]
+_DISAGREE = ("sizes", "mismatch")
+_HANGS = (*_DISAGREE, "uneven", "rank_stopped", "rank_gil", "rank_busy", "cycle", "rank_missing")
+_WAITED_FOR = _HANGS[len(_DISAGREE) :]
 _BY_SILENCE = ("vanished", "exit", "rank_missing")
 """Classes that name a rank because others do not explain themselves."""
 _OF_LINKS = ("net_retry", "net_port", "net_gid", "net_acs", "net_gdr", "net_firewall", "net_socket")
@@ -68,7 +69,11 @@ def settle(claims: Iterable[Claim]) -> Settled | None:
         elif _accused(claim) and not _explains(primary, claim):
             against.append(claim)
     others = [one for one in ordered if one not in beside and one not in against]
-    agreeing = [one for one in others if _accused(one) and _accused(one) == _accused(primary)]
+    agreeing = [
+        one
+        for one in others
+        if (_accused(one) and _accused(one) == _accused(primary)) or _of_one_call(one, primary)
+    ]
     effects = [one for one in others if one not in agreeing]
     certainty = _certainty(primary, agreeing, against)
     found = [
@@ -117,7 +122,7 @@ def _explains(cause: Claim, effect: Claim) -> bool:
         other = frozenset()  # who complains of a link may be at either end of it
     if one and one == other and effect.cause not in _NOBODY and cause.place <= effect.place:
         return True
-    if cause.cause == effect.cause and not other:
+    if (cause.cause == effect.cause and not other) or _of_one_call(cause, effect):
         return True
     if effect.cause not in CAUSES[cause.cause].explains:
         return False
@@ -130,9 +135,16 @@ def _explains(cause: Claim, effect: Claim) -> bool:
     silent = effect.certainty is not Certainty.PROVEN and effect.cause in _BY_SILENCE
     if cause.certainty is Certainty.CANNOT_TELL:
         return silent and cause.cause in _SURELY_HAPPENED
-    if not one or other <= one | cause.also or cause.cause == "mismatch":
+    if not one or other <= one | cause.also or cause.cause in _DISAGREE:
         return True
     return silent and (one <= other or cause.cause not in _HANGS)
+
+
+def _of_one_call(one: Claim, other: Claim) -> bool:
+    """Whether two claims tell of one disagreement: who saw fewer ranks cannot tell which side is
+    the odd one, and lists both."""
+    both = one.cause in _DISAGREE and other.cause in _DISAGREE
+    return both and bool(_accused(one) & _accused(other))
 
 
 def _asked_for(claim: Claim) -> bool:

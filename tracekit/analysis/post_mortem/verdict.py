@@ -11,6 +11,7 @@ from tracekit.analysis.basis.tables import Overview
 from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Claim, Mortem, claims_of
 from tracekit.analysis.post_mortem.deaths import post_mortem
+from tracekit.analysis.post_mortem.disagreements import recorded_disagreements
 from tracekit.analysis.post_mortem.dump_findings import dump_story
 from tracekit.analysis.post_mortem.log_claims import log_claims, with_last_lines, with_notes
 from tracekit.analysis.post_mortem.logs import Logs
@@ -44,6 +45,7 @@ def judge_end(
         claims += log_claims(recorded, logs, ends, facts, options)
     if logs is None or facts.recorded:
         claims += claims_of("journal", recorded)
+        claims += [*_disagreements(recorded, engine, seen, facts, ends)]
     if dumps.symptom == "hang":
         claims += claims_of("dumps", dumps)
     claimed = [finding for finding in network if _is_claim(finding)]
@@ -65,6 +67,17 @@ def judge_end(
         remarks = [one for one in dumps.findings if one.severity is Severity.INFO]
         told = replace(told, findings=(*told.findings, *remarks))
     return told, left
+
+
+def _disagreements(
+    recorded: Mortem, engine: Engine, seen: Overview, facts: Facts, ends: Mapping[int, End]
+) -> Iterator[Claim]:
+    """Calls in which ranks differ, where open calls alone did not show it."""
+    if recorded.symptom is None or any(one.id == "hang.mismatch" for one in recorded.findings):
+        return
+    found = recorded_disagreements(engine, seen, facts)
+    symptom = "crash" if any(end.is_bad for end in ends.values()) else "hang"
+    yield from claims_of("journal", Mortem(symptom, tuple(found)))
 
 
 def _is_claim(finding: Finding) -> bool:
