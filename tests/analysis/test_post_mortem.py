@@ -305,7 +305,9 @@ def test_a_clean_end_is_no_crash() -> None:
     assert verdict(run).symptom == "healthy"
 
 
-def broken(sizes: Sequence[int], op: str = "all_reduce") -> Finding:
+def broken(
+    sizes: Sequence[int], op: str = "all_reduce", dtypes: Sequence[str | None] = ("float32",) * 4
+) -> Finding:
     """The first finding where ranks ended with an error in a call with these sizes."""
     run = trained()
     start = run.now[0]
@@ -315,6 +317,7 @@ def broken(sizes: Sequence[int], op: str = "all_reduce") -> Finding:
         run.collective(
             rank, op, 31, start + 1000, start + 5000, step=30, nbytes=size, status="error"
         )
+        run.spans[-1]["collective_dtype"] = dtypes[rank]
         run.fact("end_state", error, rank, time_ns=start + 9000)
     return first(verdict(run))
 
@@ -329,3 +332,11 @@ def test_equal_unknown_or_rightly_different_sizes_accuse_nobody() -> None:
     for sizes, op in (((64,) * 4, "all_reduce"), ((64, 0, 4096, 64), "all_reduce"),
                       ((64, 64, 4096, 64), "all_to_all")):  # fmt: skip
         assert broken(sizes, op).id != "hang.mismatch"
+
+
+def test_a_type_that_one_rank_did_not_record_is_no_other_type() -> None:
+    assert broken((64,) * 4, dtypes=("float32", None, "float32", None)).id != "hang.mismatch"
+    found = broken((64, 64, 4096, 64), dtypes=("float32", None, "float32", None))
+    assert (found.id, found.ranks) == ("hang.mismatch", (2,))
+    found = broken((64,) * 4, dtypes=("float32", "float32", "float16", "float32"))
+    assert (found.id, found.ranks) == ("hang.mismatch", (2,))

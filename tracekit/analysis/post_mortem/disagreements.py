@@ -36,19 +36,19 @@ def recorded_disagreements(engine: Engine, seen: Overview, facts: Facts) -> list
 
 def _said(parts: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
     """Which ranks went in with what, the most told first; nothing where that is not known."""
+    typed = all(part["dtype"] for part in parts)
     said: dict[str, list[int]] = {}
     for part in parts:
         if part["op"] not in _ALIKE or part["name"] != part["op"] or not part["bytes"]:
             return {}
-        said.setdefault(_sized(part), []).append(part["rank"])
+        said.setdefault(_sized(part, typed), []).append(part["rank"])
     ordered = sorted(said.items(), key=lambda item: (-len(item[1]), item[1]))
     return {what: tuple(sorted(ranks)) for what, ranks in ordered}
 
 
-def _sized(part: Mapping[str, Any]) -> Words:
-    return say(
-        "hang.call.sized", op=part["op"], bytes=part["bytes"], dtype=part["dtype"] or "any type"
-    )
+def _sized(part: Mapping[str, Any], typed: bool) -> Words:
+    dtype = part["dtype"] if typed else "type not known of all"
+    return say("hang.call.sized", op=part["op"], bytes=part["bytes"], dtype=dtype)
 
 
 def mismatch(
