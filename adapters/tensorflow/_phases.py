@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from tracekit.adapters._patch import patch
 from tracekit.adapters.tensorflow._calls import calls_of
 from tracekit.adapters.tensorflow._guard import failed, guarded
 from tracekit.adapters.tensorflow._loop import Loop, active, type_of
+from tracekit.model import offset_now
 
 __all__ = ["watch_phases"]
 
@@ -175,16 +175,16 @@ class _Phases:
     @guarded("clock in the graph")
     def look(self) -> None:
         """Record the phases of the update that is done."""
+        if not self.live:
+            return
         loop = self.loop
         begin, end = loop.call_began, loop.call_ended
-        if not begin or not self.live:
-            return
         raw = self._times.numpy()
-        offset = time.time_ns() - time.monotonic_ns()
         rounds = float(raw[_ROUNDS])
         before, self._rounds = self._rounds, rounds
-        if rounds - before > 1:
-            return  # a loop in the graph: only its last round is known
+        if not begin or rounds - before > 1:
+            return  # traced just now, or a loop in the graph: only its last round is known
+        offset = offset_now()
 
         def at(place: int) -> int | None:
             time_ns = int(raw[place] * 1e9) - offset
@@ -192,6 +192,8 @@ class _Phases:
             return min(max(time_ns, begin), end) if inside else None
 
         data, loss = at(_DATA), at(_LOSS)
+        if data is not None and loss is not None:
+            data = min(data, loss)  # its clock may be asked late, by a thread that was busy
         calls = self._times_of_calls(at)
         moment = begin
         if data is not None:
@@ -199,9 +201,9 @@ class _Phases:
             moment = data
         if loss is not None:
             early = [end for start, end, _, _ in calls if start < loss]
-            moment = max([moment, *early])  # whether all workers have a batch is asked of all
-            if loss > moment:
-                type_of("forward", "forward").complete(moment, loss)
+            # Whether all workers have a batch is asked of all.
+            moment = min(max([moment, *early]), loss)
+            type_of("forward", "forward").complete(moment, loss)
             late = [call for call in calls if call[0] >= loss]
             ready = late[0][0] if late else end
             if ready > loss:

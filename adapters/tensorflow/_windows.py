@@ -19,6 +19,7 @@ from tracekit import recorder
 from tracekit.adapters._patch import patch
 from tracekit.adapters.tensorflow._guard import failed, guarded
 from tracekit.errors import UsageError
+from tracekit.model import offset_now
 from tracekit.recorder import Recorder
 
 __all__ = ["EVERY", "LENGTH", "Windows", "settings_of"]
@@ -185,7 +186,7 @@ class Windows:
             "last_step": last,
             "start_ns": begin + offset,
             "end_ns": end + offset,
-            "shift_ns": offset - _offset_now(),
+            "shift_ns": offset - offset_now(),
             "steps": steps,
         }
         temporary = folder / ".window.json.tmp"
@@ -207,11 +208,3 @@ class Windows:
     def _fails(self, error: Exception) -> None:
         self._failed += 1
         failed("profile window", error)
-
-
-def _offset_now() -> int:
-    """Unix minus monotonic time: the reading with the least time between its two clocks."""
-    readings = ((time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5))
-    return min((after - before, wall - (before + after) // 2) for before, wall, after in readings)[
-        1
-    ]

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import monotonic_ns, time_ns
+from time import monotonic_ns
 from typing import Any
 
 from tracekit.journal.format import (
@@ -38,6 +38,7 @@ from tracekit.journal.format import (
     head_layout,
     segment_epoch,
 )
+from tracekit.model.clocks import offset_now
 from tracekit.model.record import COMMIT, RECORD_BYTES, RecordType, pack_span, what_word
 
 __all__ = ["BEAT_S", "JournalWriter", "WriterChunk", "reserve"]
@@ -412,8 +413,8 @@ class JournalWriter:
             self._anchored_at = now
             written = self._live[Live.ANCHORS]
             row = written if written < ANCHOR_ROWS else 1 + (written - 1) % (ANCHOR_ROWS - 1)
-            self._anchors[row * 2] = monotonic_ns()
-            self._anchors[row * 2 + 1] = time_ns()
+            self._anchors[row * 2] = now
+            self._anchors[row * 2 + 1] = now + offset_now()
             self._live[Live.ANCHORS] = written + 1
 
     def _run(self) -> None:

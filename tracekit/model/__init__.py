@@ -1,6 +1,6 @@
 """The words of tracekit as types: kinds, collectives, identities, and the record."""
 
-from tracekit.model.clocks import Correction
+from tracekit.model.clocks import Correction, offset_now
 from tracekit.model.collectives import DIRECTION_OF_OP, Collective, Direction, direction, group_id
 from tracekit.model.ids import host8, span_id, step_trace_id
 from tracekit.model.kinds import CLASS_OF_KIND, CLASSES, KINDS, Clock, kind_code
@@ -18,6 +18,7 @@ __all__ = [
     "group_id",
     "host8",
     "kind_code",
+    "offset_now",
     "span_id",
     "step_trace_id",
 ]

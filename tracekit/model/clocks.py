@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic_ns, time_ns
 
-__all__ = ["Correction"]
+__all__ = ["Correction", "offset_now"]
+
+
+def offset_now(readings: int = 5) -> int:
+    """Unix minus monotonic time, in nanoseconds.
+
+    Of several readings it is the one with the least time between its two clocks: who is put aside
+    between them would be wrong by as much.
+    """
+    taken = ((monotonic_ns(), time_ns(), monotonic_ns()) for _ in range(readings))
+    return min((after - before, wall - (before + after) // 2) for before, wall, after in taken)[1]
 
 
 @dataclass(frozen=True, slots=True)

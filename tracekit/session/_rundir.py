@@ -22,7 +22,6 @@ __all__ = [
     "fresh_uid",
     "join_by_cluster",
     "journal_folder",
-    "offset_now",
     "remove_if_empty",
     "run_directory",
 ]
@@ -78,19 +77,6 @@ def clock_offset(folder: Path, domain: str, measured_ns: int) -> int:
         written = {"domain": domain, "offset_ns": measured_ns}
         return int(_claim(folder / f"clock-{name}.json", written)["offset_ns"])
     return measured_ns
-
-
-def offset_now() -> int:
-    """Unix minus monotonic time: the reading with the least time between its two clocks."""
-    best = min(
-        (
-            (after - before, wall - (before + after) // 2)
-            for before, wall, after in (
-                (time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(9)
-            )
-        ),
-    )
-    return best[1]
 
 
 def join_by_cluster(base: Path, cluster: str, member: str, one_job: bool = False) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit import recorder
 from tracekit.journal import JournalWriter
-from tracekit.model import host8
+from tracekit.model import host8, offset_now
 from tracekit.recorder import Home, Recorder, say_once
 from tracekit.session._environment import (
     PARENT,
@@ -35,7 +35,6 @@ from tracekit.session._rundir import (
     Place,
     clock_offset,
     journal_folder,
-    offset_now,
     remove_if_empty,
     run_directory,
 )

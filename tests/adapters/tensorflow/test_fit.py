@@ -13,7 +13,7 @@ import tf_keras
 from tests.adapters.tensorflow.small import FEATURES, TARGETS, fit, model_of, same
 from tests.adapters.torch.tape import Tape
 from tracekit.adapters._patch import patched
-from tracekit.adapters.tensorflow import TracekitCallback
+from tracekit.adapters.tensorflow import TracekitCallback, _phases
 from tracekit.errors import UsageError
 
 both = pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras3", "tf_keras"])
@@ -38,6 +38,41 @@ def test_a_step_has_its_phases_in_order(library: Any, tape: Tape) -> None:
     inner = [span for span in spans if span.kind in ("data", "forward", "backward")]
     assert all(step.start <= span.start <= span.end <= step.end for span in inner)
     assert inner == sorted(inner, key=lambda span: span.end)
+
+
+class Late:
+    """The variable of the clock readings, in a graph whose clock was asked late for the batch."""
+
+    def __init__(self, times: Any, late_s: float) -> None:
+        self.times, self.late_s = times, late_s
+
+    def __getitem__(self, place: int) -> Any:
+        return self.times[place]
+
+    def numpy(self) -> Any:
+        raw = self.times.numpy().copy()
+        raw[_phases._DATA] = raw[_phases._LOSS] + self.late_s
+        return raw
+
+
+@pytest.mark.parametrize("late_s", [0.0, 20e-6])
+def test_a_batch_that_was_stamped_late_leaves_the_phases_in_order(
+    tape: Tape, monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    make = _phases._Phases._make
+
+    def making(self: _phases._Phases) -> None:
+        make(self)
+        self._times = Late(self._times, late_s)
+
+    monkeypatch.setattr(_phases._Phases, "_make", making)
+    fit(model_of(keras), [TracekitCallback()])
+    for step in range(1, 8):
+        spans = [span for span in tape.spans() if span.step == step]
+        phases = [span for span in spans if span.kind in ("data", "forward", "backward")]
+        assert [span.kind for span in phases] == ["data", "forward", "backward"]
+        data, forward, backward = phases
+        assert data.end == forward.start == forward.end == backward.start <= backward.end
 
 
 @both
