@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Watch", "patch", "patched"]
+__all__ = ["Watch", "after_init", "patch", "patched"]
 
 T = TypeVar("T")
 Maker = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -85,6 +85,20 @@ def patch(owner: Any, name: str, make: Maker) -> Callable[[], None]:
                 entry.put_back()
 
     return end
+
+
+def after_init(made: Callable[[Any], None]) -> Maker:
+    """A maker of patches of ``__init__``: afterwards ``made(self)``, which must not raise."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            made(self)
+
+        return __init__
+
+    return make
 
 
 def patched() -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tracekit import recorder
 from tracekit.adapters._imported import when_imported
-from tracekit.adapters._patch import patch
+from tracekit.adapters._patch import after_init, patch
 from tracekit.adapters.tensorflow._attach import attach as attach_loop
 from tracekit.adapters.tensorflow._attach import bind, when_asked
 from tracekit.adapters.tensorflow._auto_data import watch_inputs
@@ -81,7 +81,7 @@ class _Automatic:
 
     def begin(self) -> None:
         """Look at what is made."""
-        self._patch(*_STRATEGY, "__init__", self._then(self.strategy_made))
+        self._patch(*_STRATEGY, "__init__", after_init(self.strategy_made))
         for module, name in _WAITS:
             self._patch(module, name, "__init__", _started)
         self._libraries()
@@ -119,25 +119,12 @@ class _Automatic:
                 return
             before = len(self._patched)
             for module, name in _OPTIMIZERS:
-                self._patch(module, name, "__init__", self._then(self.optimizer_made))
+                self._patch(module, name, "__init__", after_init(self.optimizer_made))
             for module, name in _MODELS:
                 for method in ("fit", "evaluate", "predict"):
                     self._patch(module, name, method, self._with_callback)
             if self._loop is not None and len(self._patched) > before:
                 self._handle.undo += [*watch_optimizers(), *watch_checkpoints()]
-
-    def _then(self, made: Callable[[Any], None]) -> Callable[..., Any]:
-        """A maker of patches: after the original, ``made(self)``."""
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
-                original(self, *args, **kwargs)
-                made(self)
-
-            return __init__
-
-        return make
 
     # What is made
 

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from tracekit import recorder
-from tracekit.adapters._patch import patch
+from tracekit.adapters._patch import after_init, patch
 from tracekit.adapters.torch._around.loader import watch_loader, watch_unknown_loaders
 from tracekit.adapters.torch._comm.collectives import watch_collectives
 from tracekit.adapters.torch._comm.compositions import watch_compositions
@@ -76,8 +76,8 @@ class _Automatic:
     def begin(self) -> None:
         """Look at what is made."""
         self._undo = [
-            patch(DistributedDataParallel, "__init__", self._then(self.model_made)),
-            patch(torch.optim.Optimizer, "__init__", self._then(self.optimizer_made)),
+            patch(DistributedDataParallel, "__init__", after_init(self.model_made)),
+            patch(torch.optim.Optimizer, "__init__", after_init(self.optimizer_made)),
             *watch_unknown_loaders(DataLoader, self),
             *watch_collectives(),
             *watch_compositions(),
@@ -96,19 +96,6 @@ class _Automatic:
             while self._traced:
                 self._traced.pop().handle.detach()
             self._optimizers.clear()
-
-    def _then(self, made: Callable[[Any], None]) -> Callable[..., Any]:
-        """A maker of patches: after the original, ``made(self)``."""
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
-                original(self, *args, **kwargs)
-                made(self)
-
-            return __init__
-
-        return make
 
     # What is made
 
