@@ -1,22 +1,22 @@
 """How fast NCCL's debug logs are read, in how much memory, and whether odd lines slow it.
 
-    python benchmarks/nccl_log.py [--mb 200] [--ranks 64]
-
-Prints MB/s of one core, the growth of the process over the file, and for each hostile line how
-long twice of it takes beside once: 2 is linear.
+A log of 64 ranks, 200 MB or with ``--long`` 2 GB: MB/s of one core and what the process grows by
+over the file. Then for each hostile line how long twice of it takes beside once: 2 is linear.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.rows import Row, main
 from tracekit.adapters.nccl_log import read_logs
 from tracekit.adapters.nccl_log._scanner import Scanner
 
+RANKS = 64
 HOSTILE: dict[str, tuple[bytes, bytes, bytes]] = {
     "hosts without end": (b"", b"a.", b" NCCL INFO x"),
     "digits and colons": (b"", b"1:", b" [0] NCCL WARN x"),
@@ -86,31 +86,32 @@ def seconds(lines: list[bytes]) -> float:
     return best
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mb", type=int, default=200)
-    parser.add_argument("--ranks", type=int, default=64)
-    asked = parser.parse_args()
+def logs(long: bool) -> Iterator[Row]:
+    """A job's log, then odd lines."""
     with tempfile.TemporaryDirectory() as folder:
         small, path = Path(folder, "small.log"), Path(folder, "job.log")
-        job_log(small, 2, asked.ranks)
+        job_log(small, 2, RANKS)
         read_logs([small])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        size = job_log(path, asked.mb, asked.ranks)
+        size = job_log(path, 2000 if long else 200, RANKS)
         begin = time.process_time()
         log = read_logs([path])
         took = time.process_time() - begin
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        print(
-            f"{size / 1e6:.0f} MB, {log.messages:,} messages, {len(log.jobs)} job:"
-            f" {size / 1e6 / took:.0f} MB/s a core, {before / 1024:.0f} MiB + {grown:.0f} MiB"
+        speed = size / 1e6 / took
+        yield Row(
+            f"NCCL's log of {RANKS} ranks, {size / 1e6:.0f} MB, {log.messages:,} messages",
+            f"{speed:.0f} MB/s a core, {before / 1024:.0f} MiB + {grown:.0f} MiB",
+            ">= 40 MB/s",
+            speed >= 40,
         )
-    for name, (begin_, middle, end) in HOSTILE.items():
-        lines = [begin_ + middle * (size // len(middle)) + end for size in (8000, 16000)]
+    for name, (head, middle, end) in HOSTILE.items():
+        lines = [head + middle * (size // len(middle)) + end for size in (8000, 16000)]
         once, twice = (seconds([line] * 50) for line in lines)
         rate = 50 * len(lines[1]) / twice / 1e6
-        print(f"  {name}: twice as long takes {twice / once:.1f} times, {rate:.0f} MB/s")
+        measured = f"twice as long takes {twice / once:.1f} times, {rate:.0f} MB/s"
+        yield Row(f"a hostile line: {name}", measured)
 
 
 if __name__ == "__main__":
-    main()
+    main(logs, __doc__)

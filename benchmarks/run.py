@@ -29,6 +29,10 @@ BENCHMARKS = (
     "otlp",
     "kill",
     "flight_recorder",
+    "nccl_log",
+    "text_logs",
+    "xplane",
+    "tensorflow_cost",
 )
 ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = {True: "yes", False: "NO", None: "-"}

@@ -1,14 +1,11 @@
 """How fast text logs are read, and in how much memory.
 
-    python benchmarks/text_logs.py [--mb 100] [--ranks 8]
-
-Prints MB/s of one core for a training's log, for one whose lines are all of other words, and for
-both with every line read in full.
+A training's log of 8 ranks, one whose lines are all of other words, and both with every line read
+in full: MB/s of one core. 20 MB, or with ``--long`` 100.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import resource
 import tempfile
@@ -16,7 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.rows import Row, main
 from tracekit.adapters.text_logs import read_logs
+
+RANKS = 8
 
 
 def training(ranks: int) -> Iterator[str]:
@@ -52,23 +52,26 @@ def write(path: Path, lines: Iterator[str], megabytes: int) -> int:
     return written
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mb", type=int, default=100)
-    parser.add_argument("--ranks", type=int, default=8)
-    asked = parser.parse_args()
+def logs(long: bool) -> Iterator[Row]:
+    """Both kinds of log, at a glance as users read them and in full."""
+    megabytes = 100 if long else 20
     with tempfile.TemporaryDirectory() as folder:
-        for name, lines in (("a training", training), ("other words", prose)):
+        for name, lines in (("of a training", training), ("of other words", prose)):
             for glance in (True, False):
                 path = Path(folder, "job.log")
-                size = write(path, lines(asked.ranks), asked.mb if glance else asked.mb // 5)
+                size = write(path, lines(RANKS), megabytes if glance else megabytes // 5)
                 begin = time.process_time()
                 read_logs([path], "run", glance=glance)
-                took = time.process_time() - begin
+                speed = size / 1e6 / (time.process_time() - begin)
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                how = "at a glance" if glance else "in full"
-                print(f"{name}, {how}: {size / 1e6 / took:.1f} MB/s a core, {peak:.0f} MiB")
+                barred = glance and lines is training
+                yield Row(
+                    f"text log {name}, {size / 1e6:.0f} MB{'' if glance else ', read in full'}",
+                    f"{speed:.1f} MB/s a core, {peak:.0f} MiB",
+                    ">= 20 MB/s" if barred else "",
+                    speed >= 20 if barred else None,
+                )
 
 
 if __name__ == "__main__":
-    main()
+    main(logs, __doc__)

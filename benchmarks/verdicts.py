@@ -146,7 +146,10 @@ def main() -> None:
         times = steps[case] or [0.0]
         step = f"{median(times):.1f} ms ({min(times):.1f} to {max(times):.1f})"
         print(f"{case} {right:5} {wrong:5} {silent:6} {failed:6}  {step}")
-    print(f"\nnot right, kept: {keep}")
+    if any(keep.iterdir()):
+        print(f"\nkept: {keep}")
+    else:
+        keep.rmdir()
 
 
 if __name__ == "__main__":

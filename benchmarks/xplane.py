@@ -5,15 +5,15 @@ The file is the recorded one of the tests with its events repeated, each time a 
 
 from __future__ import annotations
 
-import argparse
 import lzma
+import multiprocessing
 import resource
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.rows import Row, main
 from tracekit.adapters.xplane._profile import read_profile
 from tracekit.adapters.xplane._rows import Owner, span_rows
 from tracekit.adapters.xplane._space import open_space
@@ -71,7 +71,7 @@ def _longer(line: bytes, times: int) -> bytes:
     )
 
 
-def read(path: Path) -> None:
+def read(path: Path) -> Row:
     """Read a profile into rows and say what it took."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.process_time()
@@ -83,31 +83,23 @@ def read(path: Path) -> None:
     took = time.process_time() - begin
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     size = path.stat().st_size / 1e6
-    print(
-        f"{size:.0f} MB, {profile.events:,} events, {len(rows):,} spans: {size / took:.0f} MB/s"
-        f" a core, {profile.events / took / 1e6:.2f} M events/s, {before / 1024:.0f} MiB"
-        f" + {grown:.0f} MiB, the mapped file among them"
+    return Row(
+        f"TensorFlow profile, {size:.0f} MB, {profile.events:,} events to {len(rows):,} spans",
+        f"{size / took:.0f} MB/s a core, {before / 1024:.0f} MiB + {grown:.0f} MiB,"
+        " the mapped file among them",
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--make", type=float, help="make a profile of so many megabytes")
-    parser.add_argument("--read", type=Path, help="read this profile, or make it")
-    asked = parser.parse_args()
-    if asked.read is not None:
-        if asked.make is not None:
-            make(asked.read, asked.make)
-        else:
-            read(asked.read)
-        return
+def profiles(long: bool) -> Iterator[Row]:
+    """Each step in a process of its own: what a process once needed, those it starts count too."""
+    alone = multiprocessing.get_context("spawn").Pool
     with tempfile.TemporaryDirectory() as folder:
-        for megabytes in (12, 96):
-            path = Path(folder, "host.xplane.pb")
-            command = [sys.executable, "-m", "benchmarks.xplane", "--read", str(path)]
-            subprocess.run([*command, "--make", str(megabytes)], check=True)
-            subprocess.run(command, check=True)
+        path = Path(folder, "host.xplane.pb")
+        for megabytes in (12, 96, 960) if long else (12, 96):
+            with alone(1, maxtasksperchild=1) as pool:
+                pool.apply(make, (path, megabytes))
+                yield pool.apply(read, (path,))
 
 
 if __name__ == "__main__":
-    main()
+    main(profiles, __doc__)
