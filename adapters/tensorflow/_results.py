@@ -2,7 +2,8 @@
 
 ``strategy.run`` gives each replica's own value. Numbers that it returned in a step, and that were
 neither reduced nor gathered nor looked at one by one in the updates that follow, are told as never
-reduced; of those that were, how, and whether each was a mean already.
+reduced; of those that were, how, and whether each was a mean already. Where replicas reduce numbers
+by themselves, in the step, nobody knows which of those it returns are among them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tracekit.adapters._patch import patch
 from tracekit.adapters.tensorflow._facts import tell_reduction
 from tracekit.adapters.tensorflow._guard import guarded
 from tracekit.adapters.tensorflow._loop import Loop, active
 
 __all__ = ["reduced", "returned", "watch_results"]
 
+_CONTEXT = "tensorflow.python.distribute.distribute_lib"
 _UPDATES = 5
 """For how many updates nobody must have reduced a value."""
 _DEEPEST = 64
@@ -44,6 +47,8 @@ class _Results:
         self.loop = loop
         self.waiting: list[_Value] = []
         self.quiet = 0
+        self.inside = False
+        """Whether replicas put numbers together by themselves."""
         self._trace: object = None
 
     def add(self, values: list[_Value]) -> None:
@@ -58,7 +63,7 @@ class _Results:
     def updated(self) -> None:
         """An update is done."""
         self.quiet = self.quiet + 1 if self.waiting else 0
-        if self.quiet >= _UPDATES:
+        if self.quiet >= _UPDATES and not self.inside:
             for one in self.waiting:
                 tell_reduction(one.name, "none", one.replicas, one.mean)
             self.waiting = []
@@ -78,7 +83,26 @@ def watch_results(loop: Loop) -> list[Callable[[], None]]:
         loop.updated = tuple(one for one in loop.updated if one != results.updated)
         _results.pop(loop, None)
 
-    return [leave]
+    owner = getattr(sys.modules.get(_CONTEXT), "ReplicaContextBase", None)
+    if not isinstance(owner, type):
+        return [leave]
+    return [leave, patch(owner, "all_reduce", _all_reduce)]
+
+
+def _all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def all_reduce(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _reduced_inside(args[1] if len(args) > 1 else kwargs.get("value"))
+        return original(self, *args, **kwargs)
+
+    return all_reduce
+
+
+@guarded("results of a step")
+def _reduced_inside(value: Any) -> None:
+    results = _here()
+    if results is not None and all(map(_is_number, sys.modules["tensorflow"].nest.flatten(value))):
+        results.inside = True
 
 
 def _here() -> _Results | None:

@@ -42,8 +42,9 @@ def loop(
     buffer: int = 64,
     devices: tuple[str, ...] = (),
     told: bool = False,
+    inside: bool = False,
 ) -> None:
-    """Train for 24 steps; ``outside`` reduces outside of the graph."""
+    """Train for 24 steps; losses are reduced ``outside`` of the graph or ``inside`` of the step."""
     strategy = mirrored(*devices)
     handle = trace_strategy(strategy)
     data = tf.data.Dataset.from_tensor_slices((FEATURES, TARGETS)).shuffle(buffer).batch(16)
@@ -60,12 +61,16 @@ def loop(
             whole = tf.nn.compute_average_loss(errors, global_batch_size=16)
         gradients = tape.gradient(whole, weights.trainable_variables)
         optimizer.apply_gradients(zip(gradients, weights.trainable_variables, strict=True))
+        if inside:
+            return tf.distribute.get_replica_context().all_reduce(reduce_op="SUM", value=whole)
         return tf.reduce_mean(errors) if mean else whole
 
     def together(value: Any) -> Any:
         if reduce == "local":
-            return strategy.experimental_local_results(value)[0]
-        return value if reduce is None else strategy.reduce(reduce, value, axis=None)
+            return strategy.experimental_local_results(value=value)[0]
+        return (
+            value if reduce is None else strategy.reduce(reduce_op=reduce, value=value, axis=None)
+        )
 
     if outside:
         compiled = tf.function(replica_step)
@@ -152,6 +157,7 @@ RUNS: dict[str, Callable[[], None]] = {
     "reduced_outside": functools.partial(loop, outside=True),
     "never": functools.partial(loop, reduce=None, told=True),
     "never_outside": functools.partial(loop, reduce=None, outside=True),
+    "reduced_inside": functools.partial(loop, reduce=None, inside=True),
     "looked_at": functools.partial(loop, reduce="local"),
     "little_buffer": functools.partial(loop, buffer=8),
     "saturated": functools.partial(fit, clips=True, targets=TARGETS * 1000),

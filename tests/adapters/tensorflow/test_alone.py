@@ -34,7 +34,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return of
 
 
-@pytest.mark.parametrize("name", ["reduced_means", "reduced_outside", "summed_parts", "looked_at"])
+@pytest.mark.parametrize(
+    "name", ["reduced_means", "reduced_outside", "reduced_inside", "summed_parts", "looked_at"]
+)
 def test_replicas_whose_values_are_put_together_well_are_no_finding(runs: Runs, name: str) -> None:
     verdict = runs(name)
     assert verdict.ids == set()
