@@ -128,7 +128,9 @@ class _Phases:
         if not tensors:
             return
         with tf.device("/CPU:0"), tf.control_dependencies(tensors):
-            self._times[place].assign(tf.timestamp())
+            tf.raw_ops.ResourceScatterUpdate(  # 1 µs less than to assign to a slice
+                resource=self._times.handle, indices=place, updates=tf.timestamp()
+            )
 
     @guarded("clock in the graph")
     def loss_is_there(self, target: Any) -> None:
@@ -141,8 +143,11 @@ class _Phases:
         """The graph has taken a batch."""
         self._new_trace()
         self.stamp(_DATA, batch)
-        with sys.modules["tensorflow"].device("/CPU:0"):
-            self._times[_ROUNDS].assign(self._times[_ROUNDS] + 1)
+        tf = sys.modules["tensorflow"]
+        with tf.device("/CPU:0"):
+            tf.raw_ops.ResourceScatterAdd(
+                resource=self._times.handle, indices=_ROUNDS, updates=tf.constant(1.0, tf.float64)
+            )
 
     def _new_trace(self) -> None:
         """What an earlier trace had is over with: it is traced anew because it does not fit."""
@@ -172,6 +177,12 @@ class _Phases:
 
     # After the step
 
+    def _read(self) -> list[float]:
+        """The variable, in a sixth of the 50 µs that its ``numpy()`` takes."""
+        tf = sys.modules["tensorflow"]
+        read = tf.raw_ops.ReadVariableOp(resource=self._times.handle, dtype=tf.float64)
+        return read.numpy().tolist()  # type: ignore[no-any-return]
+
     @guarded("clock in the graph")
     def look(self) -> None:
         """Record the phases of the update that is done."""
@@ -179,8 +190,8 @@ class _Phases:
             return
         loop = self.loop
         begin, end = loop.call_began, loop.call_ended
-        raw = self._times.numpy()
-        rounds = float(raw[_ROUNDS])
+        raw = self._read()
+        rounds = raw[_ROUNDS]
         before, self._rounds = self._rounds, rounds
         if not begin or rounds - before > 1:
             return  # traced just now, or a loop in the graph: only its last round is known

@@ -20,7 +20,7 @@ from tracekit.adapters.tensorflow._facts import tell_reduction
 from tracekit.adapters.tensorflow._guard import guarded
 from tracekit.adapters.tensorflow._loop import Loop, active
 
-__all__ = ["reduced", "returned", "watch_results"]
+__all__ = ["reduced", "returned", "watch_looks", "watch_results"]
 
 _CONTEXT = "tensorflow.python.distribute.distribute_lib"
 _UPDATES = 5

@@ -40,32 +40,18 @@ def test_a_step_has_its_phases_in_order(library: Any, tape: Tape) -> None:
     assert inner == sorted(inner, key=lambda span: span.end)
 
 
-class Late:
-    """The variable of the clock readings, in a graph whose clock was asked late for the batch."""
-
-    def __init__(self, times: Any, late_s: float) -> None:
-        self.times, self.late_s = times, late_s
-
-    def __getitem__(self, place: int) -> Any:
-        return self.times[place]
-
-    def numpy(self) -> Any:
-        raw = self.times.numpy().copy()
-        raw[_phases._DATA] = raw[_phases._LOSS] + self.late_s
-        return raw
-
-
 @pytest.mark.parametrize("late_s", [0.0, 20e-6])
 def test_a_batch_that_was_stamped_late_leaves_the_phases_in_order(
     tape: Tape, monkeypatch: pytest.MonkeyPatch, late_s: float
 ) -> None:
-    make = _phases._Phases._make
+    read = _phases._Phases._read
 
-    def making(self: _phases._Phases) -> None:
-        make(self)
-        self._times = Late(self._times, late_s)
+    def reading(self: _phases._Phases) -> list[float]:
+        raw = read(self)
+        raw[_phases._DATA] = raw[_phases._LOSS] + late_s
+        return raw
 
-    monkeypatch.setattr(_phases._Phases, "_make", making)
+    monkeypatch.setattr(_phases._Phases, "_read", reading)
     fit(model_of(keras), [TracekitCallback()])
     for step in range(1, 8):
         spans = [span for span in tape.spans() if span.step == step]
