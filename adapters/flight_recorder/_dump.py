@@ -13,6 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tracekit.adapters.flight_recorder._fields import (
+    LONGEST,
+    MOST,
+    Group,
+    frame_of,
+    groups_of,
+    number_of,
+    status_of,
+    text_of,
+)
 from tracekit.adapters.flight_recorder._loading import Refused
 from tracekit.adapters.flight_recorder._names import DTYPES, FREE_SIZES, OPERATIONS, bytes_of
 
@@ -22,17 +32,8 @@ _LAST = 32
 """Calls of a group that are kept to be compared with those of other ranks."""
 _OPEN = 16
 """Calls of a group that are not completed and kept as they are; the oldest and the newest."""
-_LONGEST = 200
 _PAIR = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 _SEQUENCES = (tuple, list)
-_NUMBERS = re.compile(r"\d+")
-_LIBRARIES = re.compile(
-    r"/(site|dist)-packages/|/lib/python3[^/]*/|^<|/torch/|\.(cpp|h|hpp|cc|cu)$|^\?\?"
-)
-_MOST = 1 << 62
-
-Group = tuple[str, str, tuple[int, ...]]
-"""Name, description and members (global ranks, in the order of the group; empty: not told)."""
 
 
 @dataclass(slots=True)
@@ -141,16 +142,16 @@ def reduce_dump(path: Path, value: Any, signatures: Signatures) -> Dump:
         raise Refused("not a dump of Flight Recorder")
     dump = Dump(
         path,
-        version=_text(top.get("version")) or "1",
-        library=_text(top.get("nccl_version")) or _text(top.get("comm_lib_version")),
+        version=text_of(top.get("version")) or "1",
+        library=text_of(top.get("nccl_version")) or text_of(top.get("comm_lib_version")),
         backends=set(),
         written_ns=None,
         entries=len(entries),
         first_ns=None,
         newest_ns=None,
         threads=set(),
-        groups=_groups(top.get("pg_config")),
-        status=_status(top.get("pg_status")),
+        groups=groups_of(top.get("pg_config")),
+        status=status_of(top.get("pg_status")),
         names={},
         progress={},
         whole=False,
@@ -161,7 +162,7 @@ def reduce_dump(path: Path, value: Any, signatures: Signatures) -> Dump:
         raise Refused("none of its entries is one of Flight Recorder")
     dump.whole = _is_whole(entries)
     newest = entries[-1] if entries else None
-    dump.frame = _frame(newest.get("frames")) if isinstance(newest, dict) else None
+    dump.frame = frame_of(newest.get("frames")) if isinstance(newest, dict) else None
     return dump
 
 
@@ -182,7 +183,7 @@ def _scan(dump: Dump, entries: list[Any], signatures: Signatures) -> None:
         dump.odd += not _taken(dump, entry, signatures)
     for progress in dump.progress.values():
         progress.opened.reverse()
-    times = [_number(one.get("time_created_ns")) for one in entries[:1] if type(one) is dict]
+    times = [number_of(one.get("time_created_ns")) for one in entries[:1] if type(one) is dict]
     dump.first_ns = next((time for time in times if time is not None), dump.first_ns)
 
 
@@ -212,19 +213,19 @@ def _take(dump: Dump, entry: dict[str, Any], signatures: Signatures) -> None:
     local = get("pg_id")
     group = told[0] if told else f"#{local}"
     name = entry["profiling_name"]
-    if type(group) is not str or type(name) is not str or len(name) > _LONGEST:
+    if type(group) is not str or type(name) is not str or len(name) > LONGEST:
         raise ValueError
     progress = dump.progress.get(group)
     if progress is None:
         progress = dump.progress[group] = Progress()
         if group not in dump.groups:
-            dump.groups[group] = (group[:_LONGEST], _text(told[1]) if told else "", ())
+            dump.groups[group] = (group[:LONGEST], text_of(told[1]) if told else "", ())
     if local is not None:
         dump.names[str(local)] = group
     created = get("time_created_ns")
     if created is None:
         created = get("time_created_us", 0) * 1000
-    if not 0 <= created < _MOST:
+    if not 0 <= created < MOST:
         raise ValueError
     dump.first_ns = created
     if dump.newest_ns is None:
@@ -248,7 +249,7 @@ def _take(dump: Dump, entry: dict[str, Any], signatures: Signatures) -> None:
         seq = get("p2p_seq_id", get("seq_id"))
     else:
         seq = get("collective_seq_id", get("seq_id"))
-        if type(seq) is not int or not 0 <= seq < _MOST:
+        if type(seq) is not int or not 0 <= seq < MOST:
             raise ValueError
         if progress.enqueued is None or seq > progress.enqueued:
             progress.enqueued = seq
@@ -279,7 +280,7 @@ def _signature(op: str, get: Any, signatures: Signatures) -> int:
     lowered = op.lower()
     elements = -1 if lowered in FREE_SIZES or "coalesced" in lowered else _elements(sizes)
     told = dtypes[0] if dtypes else None
-    dtype = None if told is None else DTYPES[told][0] if told in DTYPES else _text(told)
+    dtype = None if told is None else DTYPES[told][0] if told in DTYPES else text_of(told)
     return signatures.number(OPERATIONS.get(lowered, lowered), elements, dtype)
 
 
@@ -291,7 +292,7 @@ def _elements(sizes: Any) -> int:
         for length in shape:
             count *= length
         total += count
-    return total if -1 < total < _MOST else -1
+    return total if -1 < total < MOST else -1
 
 
 def _call(
@@ -300,10 +301,10 @@ def _call(
     pair = _PAIR.match(op) if messages else None
     elements = _elements(entry.get("input_sizes"))
     listed = entry.get("input_dtypes") or [None]
-    dtype = DTYPES.get(listed[0], (_text(listed[0]) or None,))[0]
+    dtype = DTYPES.get(listed[0], (text_of(listed[0]) or None,))[0]
     lowered = op.partition(" ")[0].lower()
     counted = pair is not None or not messages
-    number = seq if counted and type(seq) is int and 0 <= seq < _MOST else None
+    number = seq if counted and type(seq) is int and 0 <= seq < MOST else None
     return Call(
         group,
         number,
@@ -316,74 +317,6 @@ def _call(
         bytes_of(elements, dtype),
         dtype,
         (pair[1], int(pair[2]), int(pair[3])) if pair else None,
-        _frame(entry.get("frames")),
-        _number(entry.get("timeout_ms")),
+        frame_of(entry.get("frames")),
+        number_of(entry.get("timeout_ms")),
     )
-
-
-def _frame(frames: Any) -> str | None:
-    """The innermost frame of the user's code, else of any."""
-    listed = [one for one in (frames if isinstance(frames, list) else ()) if isinstance(one, dict)]
-    chosen = next(
-        (one for one in listed if not _LIBRARIES.search(str(one.get("filename", "")))), None
-    )
-    if chosen is None:
-        chosen = listed[0] if listed else None
-    if chosen is None:
-        return None
-    place = f"{chosen.get('filename')}:{chosen.get('line')} {chosen.get('name')}"
-    return " ".join(place.split())[-_LONGEST:]
-
-
-def _groups(told: Any) -> dict[str, Group]:
-    """The groups of which the rank is a member, by name."""
-    found: dict[str, Group] = {}
-    for key, value in told.items() if isinstance(told, dict) else ():
-        described = value if isinstance(value, dict) else {"ranks": value}
-        name = _text(described.get("name")) or _text(key)
-        ranks = described.get("ranks")
-        if name:
-            found[name] = (name, _text(described.get("desc")), _members(ranks))
-    return found
-
-
-_parsed: dict[str, tuple[int, ...]] = {}
-
-
-def _members(told: Any) -> tuple[int, ...]:
-    """Members from a list, or from the text of one; empty where there are none."""
-    if isinstance(told, str):
-        known = _parsed.get(told)
-        if known is None:
-            if len(_parsed) > 1 << 16:
-                _parsed.clear()
-            ranks = [int(digits[:9]) for digits in _NUMBERS.findall(told)]
-            known = _parsed[told] = tuple(dict.fromkeys(ranks))
-        return known
-    if isinstance(told, (list, tuple)):
-        return tuple(dict.fromkeys(one for one in told if type(one) is int and 0 <= one < 1 << 30))
-    return ()
-
-
-def _status(told: Any) -> dict[str, tuple[int, int, int]]:
-    found: dict[str, tuple[int, int, int]] = {}
-    for key, value in told.items() if isinstance(told, dict) else ():
-        if isinstance(value, dict):
-            numbers = [_number(value.get(f"last_{what}_collective")) for what in _STAGES]
-            enqueued, started, completed = (-1 if one is None else one for one in numbers)
-            found[_text(str(key))] = enqueued, started, completed
-    return found
-
-
-_STAGES = ("enqueued", "started", "completed")
-
-
-def _number(value: Any) -> int | None:
-    """A whole number, also from text."""
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
-        return int(value)
-    return value if type(value) is int and -_MOST < value < _MOST else None
-
-
-def _text(value: Any) -> str:
-    return " ".join(value.split())[:_LONGEST] if isinstance(value, str) else ""

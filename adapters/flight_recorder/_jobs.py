@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracekit.adapters.flight_recorder._dump import Dump, Group
+from tracekit.adapters.flight_recorder._dump import Dump
+from tracekit.adapters.flight_recorder._fields import Group
 
 __all__ = ["Job", "rank_of", "separate"]
 

@@ -10,15 +10,8 @@ from tracekit.analysis.basis.tables import Overview
 from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.post_mortem.disagreements import mismatch
-from tracekit.analysis.post_mortem.dumps import (
-    Accused,
-    Dumps,
-    Part,
-    Verdict,
-    Wait,
-    judge_dumps,
-    read_dumps,
-)
+from tracekit.analysis.post_mortem.dump_rows import Dumps, Part, read_dumps
+from tracekit.analysis.post_mortem.dumps import Accused, Verdict, Wait, judge_dumps
 from tracekit.dataset.engine import Engine
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tracekit.analysis.post_mortem.dump_rows import Dumps, Part
+
 if TYPE_CHECKING:
-    from tracekit.analysis.post_mortem.dumps import Accused, Dumps, Part, Wait
+    from tracekit.analysis.post_mortem.dumps import Accused, Wait
 
 __all__ = ["alone", "circle", "unmatched"]
 

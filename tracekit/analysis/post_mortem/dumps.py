@@ -7,85 +7,17 @@ never said to have done nothing.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from tracekit.analysis.post_mortem.dump_rows import Dumps, Part
 from tracekit.analysis.post_mortem.dump_shapes import alone, circle, unmatched
-from tracekit.analysis.queries import query
-from tracekit.dataset.engine import Engine
 from tracekit.model import Direction, direction
 
-__all__ = ["Accused", "Dumps", "Held", "Part", "Verdict", "Wait", "judge_dumps", "read_dumps"]
+__all__ = ["Accused", "Verdict", "Wait", "judge_dumps"]
 
 Call = tuple[str, int]
 """Group and sequence number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One rank's part of a call."""
-
-    rank: int
-    group: str
-    seq: int | None
-    op: str
-    peer: int | None
-    start_ns: int
-    is_open: bool
-    dumps: int
-    """In how many dumps of the rank it is open."""
-    frame: str | None
-    retired: bool
-    """The watchdog gave it up without its end."""
-    disagrees: str | None
-    """What it is, where other ranks say otherwise."""
-    source: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Where a rank stands in a group; None: not known."""
-
-    enqueued: int | None
-    completed: int | None
-    dumps: int
-
-
-@dataclass(slots=True)
-class Dumps:
-    """All dumps of a job."""
-
-    standing: dict[int, dict[str, Held]] = field(default_factory=dict)
-    files: dict[int, str] = field(default_factory=dict)
-    frames: dict[int, str] = field(default_factory=dict)
-    """Where each rank's code made its newest call."""
-    written_ns: dict[int, int] = field(default_factory=dict)
-    empty: set[int] = field(default_factory=set)
-    """Ranks whose dumps hold neither calls nor numbers."""
-    parts: list[Part] = field(default_factory=list)
-    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-
-    def enqueued(self, rank: int, group: str) -> int | None:
-        """The last call that a rank entered in a group."""
-        held = self.standing.get(rank, {}).get(group)
-        return held.enqueued if held else None
-
-    def completed(self, rank: int, group: str) -> int | None:
-        """The last call of a group that ended on a rank."""
-        held = self.standing.get(rank, {}).get(group)
-        return held.completed if held else None
-
-    def calls(self) -> int:
-        """The largest number of a call that a rank entered."""
-        held = [one.enqueued or 0 for groups in self.standing.values() for one in groups.values()]
-        return max(held, default=0)
-
-    def has(self, rank: int) -> bool:
-        """Whether a dump tells of the rank."""
-        return rank in self.standing and rank not in self.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,58 +71,6 @@ class Verdict:
     all_in: list[Wait] = field(default_factory=list)
     age_s: float | None = None
     """How long the waiting had lasted when the dumps were written, where files tell."""
-
-
-def read_dumps(engine: Engine, attempt: int) -> Dumps | None:
-    """Read what importers wrote; None where there are no dumps."""
-    found = Dumps()
-    for row in engine.sql(query("dumps", attempt=attempt)).to_pylist():
-        try:
-            value = json.loads(row["value"])
-        except ValueError:
-            continue
-        if not isinstance(value, dict):
-            continue
-        if row["name"] in ("group", "dump_group") and "id" in value:
-            group = str(value["id"])
-            found.members[group] = tuple(value.get("ranks") or ())
-            found.names[group] = _name(value)
-        elif row["name"] == "dump" and row["rank"] is not None:
-            _take(found, row["rank"], value)
-    if not found.standing:
-        return None
-    rows = engine.sql(query("dump_calls", attempt=attempt)).to_pylist()
-    found.parts = [_part(row) for row in rows]
-    return found
-
-
-def _name(group: Mapping[str, Any]) -> str:
-    name, said = str(group.get("name") or group["id"]), str(group.get("description") or "")
-    return name if said in ("", "undefined", "default_pg") else f"{said} ({name})"
-
-
-def _take(found: Dumps, rank: int, value: Mapping[str, Any]) -> None:
-    groups = value.get("groups")
-    found.standing[rank] = {
-        group: Held(held.get("enqueued"), held.get("completed"), held.get("dumps") or 1)
-        for group, held in (groups.items() if isinstance(groups, dict) else ())
-    }
-    found.files[rank] = str(value.get("file"))
-    if value.get("frame"):
-        found.frames[rank] = str(value["frame"])
-    if value.get("written_ns"):
-        found.written_ns[rank] = int(value["written_ns"])
-    if not value.get("entries") and not found.standing[rank]:
-        found.empty.add(rank)
-
-
-def _part(row: Mapping[str, Any]) -> Part:
-    told = {name: json.loads(text) for name, text in row["attributes"] or ()}
-    return Part(
-        row["rank"], row["collective_group"], row["collective_seq"], row["collective_op"],
-        row["peer_rank"], row["start_ns"], row["is_open"], told.get("dumps", 1),
-        told.get("frame"), bool(told.get("retired")), told.get("disagrees"), told.get("source"),
-    )  # fmt: skip
 
 
 def judge_dumps(dumps: Dumps, patience_s: float) -> Verdict:
