@@ -30,6 +30,8 @@ __all__ = ["Call", "Dump", "Progress", "Signature", "Signatures", "reduce_dump"]
 
 _LAST = 32
 """Calls of a group that are kept to be compared with those of other ranks."""
+_SITES = 4
+"""Calls of a group of which is kept where the code made them."""
 _OPEN = 16
 """Calls of a group that are not completed and kept as they are; the oldest and the newest."""
 _PAIR = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
@@ -55,6 +57,9 @@ class Call:
     """send or recv, own number and the other's, both as the group counts its members."""
     frame: str | None
     timeout_ms: int | None
+    sent: tuple[int, ...] | None
+    """Of calls that exchange: how many numbers go to each member, or all of them as one."""
+    received: tuple[int, ...] | None
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ class Progress:
     """Open calls that were left out."""
     last: array[int] = field(default_factory=lambda: array("q"))
     """Number, signature and time of creation of its last collectives, the newest first."""
+    sites: dict[int, str] = field(default_factory=dict)
+    """Where the code made the newest of them, by number."""
     is_full: bool = False
     """Of its completed calls, no older one is needed."""
 
@@ -257,6 +264,10 @@ def _take(dump: Dump, entry: dict[str, Any], signatures: Signatures) -> None:
             progress.completed = seq
         if state == "started" and seq > (progress.started or -1):
             progress.started = seq
+        if len(progress.sites) < _SITES and len(progress.last) < 3 * _SITES:
+            frame = frame_of(get("frames"))
+            if frame:
+                progress.sites.setdefault(seq, frame)
         _remember(progress, seq, _signature(op, get, signatures), created)
     if is_open:
         progress.opened.append(_call(group, seq, op, entry, created, messages))
@@ -295,6 +306,13 @@ def _elements(sizes: Any) -> int:
     return total if -1 < total < MOST else -1
 
 
+def _each(sizes: Any) -> tuple[int, ...] | None:
+    """How many numbers each of these tensors holds; None where that is not told."""
+    if not isinstance(sizes, _SEQUENCES):
+        return None
+    return tuple(_elements([shape]) for shape in sizes)
+
+
 def _call(
     group: str, seq: Any, op: str, entry: dict[str, Any], created: int, messages: bool
 ) -> Call:
@@ -305,10 +323,12 @@ def _call(
     lowered = op.partition(" ")[0].lower()
     counted = pair is not None or not messages
     number = seq if counted and type(seq) is int and 0 <= seq < MOST else None
+    operation = OPERATIONS.get(lowered, lowered)
+    exchanges = operation == "all_to_all"
     return Call(
         group,
         number,
-        OPERATIONS.get(lowered, lowered),
+        operation,
         op,
         created,
         entry.get("state") == "started" or bool(entry.get("time_discovered_started_ns")),
@@ -319,4 +339,6 @@ def _call(
         (pair[1], int(pair[2]), int(pair[3])) if pair else None,
         frame_of(entry.get("frames")),
         number_of(entry.get("timeout_ms")),
+        _each(entry.get("input_sizes")) if exchanges else None,
+        _each(entry.get("output_sizes")) if exchanges else None,
     )

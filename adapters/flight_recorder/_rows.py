@@ -122,7 +122,8 @@ def _facts(rows: Rows, job: Job, dump: Dump, where: dict[str, Standing]) -> None
             "started": standing.started,
             "completed": standing.completed,
         }
-        groups[group] = {**numbers, "dumps": standing.dumps}
+        sites = {str(seq): frame for seq, frame in standing.sites.items()}
+        groups[group] = {**numbers, "dumps": standing.dumps, "sites": sites}
         if standing.enqueued is not None:
             rows.fact(dump, "last_seq", {"group": group, **numbers})
     told = {
@@ -157,6 +158,8 @@ def _open(
         "frame": call.frame,
         "retired": call.retired or None,
         "timeout_ms": call.timeout_ms,
+        "sent": call.sent,
+        "received": call.received,
         "disagrees": None if disagrees is None else _words(call.op, call.elements, call.dtype),
     }
     rows.span(

@@ -40,6 +40,7 @@ class Standing:
     started: int | None
     completed: int | None
     opened: list[Call] = field(default_factory=list)
+    sites: dict[int, str] = field(default_factory=dict)
     dumps: int = 1
     """In how many dumps in a row, up to the last, it stands there."""
 
@@ -150,7 +151,11 @@ def _standing(dump: Dump, names: dict[str, str], known: Teams) -> dict[str, Stan
         team = known.of(dump, name)
         if team is not None:
             found[team.id] = Standing(
-                progress.enqueued, progress.started, progress.completed, progress.opened
+                progress.enqueued,
+                progress.started,
+                progress.completed,
+                progress.opened,
+                progress.sites,
             )
     for local, (enqueued, started, completed) in dump.status.items():
         team = known.of(dump, names.get(local, ""))

@@ -46,6 +46,18 @@ DUMP_WORDS: Mapping[str, str] = {
         "rank {rank} is alone in {call} since {since}: it made one call more than {ranks}, which"
         " are in none, or these never came. The call that is too many may be an earlier one"
     ),
+    "hang.dump.alone_parted": _(
+        "rank {rank} is alone in {call} since {since}: it made one call more than {ranks}, which"
+        " are in none, or these never came. Their code parted at call {seq} at the latest, which"
+        " rank {rank} made at {own} and the others at {others}"
+    ),
+    "hang.dump.exchange": _("what ranks send in {call} is not what others expect: {parts}"),
+    "hang.dump.pair": _(
+        "rank {sender} sends {sent:,} numbers to rank {receiver}, which expects {received:,}"
+    ),
+    "hang.dump.sums": _("{sent:,} numbers are sent and {received:,} expected in all"),
+    "hang.dump.nothing_sent": _("{ranks} send nothing"),
+    "hang.dump.nothing_received": _("{ranks} expect nothing"),
     "hang.dump.part": _("{ranks} in {what}"),
     "hang.dump.cycle": _("ranks wait for each other in a circle: {parts}"),
     "hang.dump.elsewhere": _(
@@ -54,6 +66,10 @@ DUMP_WORDS: Mapping[str, str] = {
     ),
     "hang.dump.number": _("number {seq}"),
     "hang.dump.none": _("none"),
+    "advice.exchange": _(
+        "compare the sizes and splits that ranks give: what one sends to another must be what that"
+        " one expects; look at what decides them, as a shard or a router of its own on each rank"
+    ),
     "advice.dump.twice": _(
         "dump once more and analyze both together: what has not moved by then is proven"
     ),

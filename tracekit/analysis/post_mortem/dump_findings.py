@@ -11,6 +11,7 @@ from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Mortem
 from tracekit.analysis.post_mortem.disagreements import mismatch
 from tracekit.analysis.post_mortem.dump_rows import Dumps, Part, read_dumps
+from tracekit.analysis.post_mortem.dump_shapes import Exchange, parting
 from tracekit.analysis.post_mortem.dumps import Accused, Verdict, Wait, judge_dumps
 from tracekit.dataset.engine import Engine
 from tracekit.findings import Certainty, Finding, Severity, Words, ranks_words, say, waiting_words
@@ -19,6 +20,8 @@ __all__ = ["dump_story"]
 
 _FIRST_CALLS = 8
 """Calls of one group that a job makes before it trains."""
+_PAIRS = 4
+"""Pairs of ranks that a sentence names."""
 _MOST = 20
 """Files that a finding names."""
 
@@ -55,6 +58,8 @@ def _wait(verdict: Verdict) -> Wait | None:
 def _findings(verdict: Verdict, dumps: Dumps, facts: Facts) -> Iterator[Finding]:
     for (group, seq), said, parts in verdict.mismatches:
         yield _mismatch(group, seq, said, parts, dumps)
+    for exchange in verdict.exchanges:
+        yield _exchange(exchange, dumps)
     for together in _alike(verdict.accused):
         yield _accused(together, verdict, dumps, facts)
     for wait in verdict.untold:
@@ -181,16 +186,71 @@ def _mismatch(
     return mismatch(group, dumps.names.get(group, group), seq, said, evidence)
 
 
+def _exchange(exchange: Exchange, dumps: Dumps) -> Finding:
+    """What is sent is not what is expected: of a pair either may be wrong."""
+    parts = exchange.parts
+    if exchange.pairs:
+        ranks = sorted(
+            {rank for sender, receiver, _, _ in exchange.pairs for rank in (sender, receiver)}
+        )
+        what = "; ".join(
+            say("hang.dump.pair", sender=sender, receiver=receiver, sent=sent, received=received)
+            for sender, receiver, sent, received in exchange.pairs[:_PAIRS]
+        )
+    else:
+        ranks = sorted(part.rank for part in parts)
+        what = say("hang.dump.sums", sent=exchange.sent, received=exchange.received)
+    empty = {
+        side: sorted(p.rank for p in parts if not sum(getattr(p, side) or ()))
+        for side in ("sent", "received")
+    }
+    nothing = [
+        say(f"hang.dump.nothing_{side}", ranks=ranks_words(some))
+        for side, some in empty.items()
+        if some and len(some) < len(parts)
+    ]
+    return Finding(
+        "hang.mismatch",
+        Severity.CRITICAL,
+        Certainty.PROVEN,
+        say("hang.dump.exchange", call=_part_words(parts[0], dumps),
+            parts="; ".join([what, *nothing])),
+        ranks=tuple(ranks),
+        evidence={
+            "class": "sizes",
+            "group": exchange.group,
+            "seq": exchange.seq,
+            "pairs": [
+                {"from": sender, "to": receiver, "sent": sent, "expected": received}
+                for sender, receiver, sent, received in exchange.pairs[:_MOST]
+            ],
+            "sent": {str(p.rank): sum(p.sent or ()) for p in parts[:_MOST]},
+            "expected": {str(p.rank): sum(p.received or ()) for p in parts[:_MOST]},
+            "user_frames": {str(p.rank): p.frame for p in parts[:_MOST] if p.frame},
+            "files": [p.source for p in parts[:_MOST]],
+        },
+        advice=(say("advice.exchange"),),
+    )  # fmt: skip
+
+
 def _alone(wait: Wait, verdict: Verdict, dumps: Dumps) -> Finding:
     frames = {str(r): dumps.frames[r] for r in wait.absent[:_MOST] if r in dumps.frames}
+    sites = parting(wait, dumps)
+    told: dict[str, object] = {
+        "rank": wait.waiting[0], "call": _call(wait, dumps), "since": _time(wait.since_ns),
+        "ranks": ranks_words(wait.absent),
+    }  # fmt: skip
+    evidence: dict[str, object] = {**_evidence(wait, verdict), "last_frames": frames}
+    if sites is not None:
+        told |= {"seq": sites.seq, "own": sites.own, "others": sites.others}
+        evidence["call_sites"] = {"seq": sites.seq, "own": sites.own, "others": sites.others}
     return Finding(
         "hang.missing_rank",
         Severity.CRITICAL,
         Certainty.CANNOT_TELL,
-        say("hang.dump.alone", rank=wait.waiting[0], call=_call(wait, dumps),
-            since=_time(wait.since_ns), ranks=ranks_words(wait.absent)),
+        say("hang.dump.alone" if sites is None else "hang.dump.alone_parted", **told),
         ranks=wait.waiting,
-        evidence={**_evidence(wait, verdict), "last_frames": frames},
+        evidence=evidence,
         advice=(say("advice.branch"), say("advice.log.all")),
     )  # fmt: skip
 

@@ -32,6 +32,9 @@ class Part:
     disagrees: str | None
     """What it is, where other ranks say otherwise."""
     source: str | None
+    sent: tuple[int, ...] | None
+    """Of calls that exchange: how many numbers go to each member, or all of them as one."""
+    received: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Held:
     enqueued: int | None
     completed: int | None
     dumps: int
+    sites: Mapping[int, str]
+    """Where the code made the newest calls, by number."""
 
 
 @dataclass(slots=True)
@@ -109,7 +114,12 @@ def _name(group: Mapping[str, Any]) -> str:
 def _take(found: Dumps, rank: int, value: Mapping[str, Any]) -> None:
     groups = value.get("groups")
     found.standing[rank] = {
-        group: Held(held.get("enqueued"), held.get("completed"), held.get("dumps") or 1)
+        group: Held(
+            held.get("enqueued"),
+            held.get("completed"),
+            held.get("dumps") or 1,
+            {int(seq): str(frame) for seq, frame in (held.get("sites") or {}).items()},
+        )
         for group, held in (groups.items() if isinstance(groups, dict) else ())
     }
     found.files[rank] = str(value.get("file"))
@@ -127,4 +137,10 @@ def _part(row: Mapping[str, Any]) -> Part:
         row["rank"], row["collective_group"], row["collective_seq"], row["collective_op"],
         row["peer_rank"], row["start_ns"], row["is_open"], told.get("dumps", 1),
         told.get("frame"), bool(told.get("retired")), told.get("disagrees"), told.get("source"),
+        _counts(told, "sent"), _counts(told, "received"),
     )  # fmt: skip
+
+
+def _counts(told: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    counts = told.get(name)
+    return None if counts is None else tuple(counts)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracekit.analysis.post_mortem.dump_rows import Dumps, Part
-from tracekit.analysis.post_mortem.dump_shapes import alone, circle, unmatched
+from tracekit.analysis.post_mortem.dump_shapes import Exchange, alone, circle, exchanges, unmatched
 from tracekit.model import Direction, direction
 
 __all__ = ["Accused", "Verdict", "Wait", "judge_dumps"]
@@ -60,6 +60,7 @@ class Verdict:
     mismatches: list[tuple[Call, dict[str, tuple[int, ...]], tuple[Part, ...]]] = field(
         default_factory=list
     )
+    exchanges: list[Exchange] = field(default_factory=list)
     accused: list[Accused] = field(default_factory=list)
     untold: list[Wait] = field(default_factory=list)
     """Calls that only ranks without a dump can be missing from."""
@@ -81,7 +82,9 @@ def judge_dumps(dumps: Dumps, patience_s: float) -> Verdict:
     waits = [wait for wait, age in ages if age is None or age >= patience_s]
     verdict.age_s = max((age for _, age in ages if age is not None), default=None)
     verdict.mismatches = [*_mismatches(dumps)]
-    broken = {call[0]: call[1] for call, _, _ in verdict.mismatches}
+    verdict.exchanges = [*exchanges(dumps)]
+    broken = {one.group: one.seq for one in verdict.exchanges}
+    broken |= {call[0]: call[1] for call, _, _ in verdict.mismatches}
     waits = [w for w in waits if w.group not in broken or w.seq < broken[w.group]]
     graph = _Graph(dumps, waits, patience_s)
     behind = {} if broken else graph.behind()
