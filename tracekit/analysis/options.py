@@ -82,6 +82,8 @@ class Options:
     """... and in seconds, once the job is over or stacks were taken."""
     heartbeat_stale_s: float = 2.5
     """Silence of a rank's heartbeat, against that of the others, that shows a held interpreter."""
+    progress_s: float = 60.0
+    """For how long a rank's own counter may stand still before the rank is not busy any more."""
     deaths_together_s: float = 2.0
     """Ranks that end within this time of the first may have caused one another's end."""
 

@@ -44,5 +44,13 @@ STORY_WORDS: Mapping[str, str] = {
     "story.agree": _("{told}; seen in {sources}, too"),
     "story.names": _("{source} says: {title}"),
     "story.against": _("{told}. Against it speaks: {but}"),
+    "doing.in": _("it is in {name} since {seconds:.0f} s"),
+    "doing.frame": _("it is in {name} since {seconds:.0f} s, at {frame}"),
+    "doing.last": _("its last span, {name}, ended {seconds:.0f} s ago"),
+    "doing.last_frame": _("its last span, {name}, ended {seconds:.0f} s ago; it is at {frame}"),
+    "doing.nothing": _("it left no record of what it does"),
+    "doing.usual": _("{doing}, {times:.0f} times as long as others took ({seconds:.0f} s)"),
+    "doing.rises": _("{doing}; it gets ahead: {name} rose to {value:,.0f} {seconds:.0f} s ago"),
+    "doing.stands": _("{doing}; {name} stands at {value:,.0f} since {seconds:.0f} s"),
 }
 """Every template by its key."""

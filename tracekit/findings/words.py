@@ -113,11 +113,6 @@ WORDS: Mapping[str, str] = {
     ),
     "hang.cycle": _("ranks wait for each other in a circle: {waiting} in {call}, {others}"),
     "hang.other": _("rank {rank} in {call}"),
-    "doing.in": _("it is in {name} since {seconds:.0f} s"),
-    "doing.frame": _("it is in {name} since {seconds:.0f} s, at {frame}"),
-    "doing.last": _("its last span, {name}, ended {seconds:.0f} s ago"),
-    "doing.last_frame": _("its last span, {name}, ended {seconds:.0f} s ago; it is at {frame}"),
-    "doing.nothing": _("it left no record of what it does"),
     "crash.killed": _(
         "rank {rank} was killed by signal {signal} ({name}, says the {source}) in {inside}{victims}"
     ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.analysis.basis.facts import Facts, RankFacts
+from tracekit.analysis.basis.progress import Counter, read_counters, usual_ns
 from tracekit.analysis.basis.tables import Overview
 from tracekit.analysis.options import Options
 from tracekit.analysis.queries import query
@@ -25,6 +26,8 @@ _BY_PEERS = re.compile(
 _OUT_OF_MEMORY = re.compile(r"out ?of ?memory|memoryerror|cannot allocate memory", re.IGNORECASE)
 
 
+_MOST_USUAL = 8
+"""Ranks for which it is asked how long others took."""
 _MESSAGES = ("send", "recv")
 Key = tuple[str, int, str, int, int]
 """Group, number, operation, and of a message source and destination, else -1."""
@@ -100,6 +103,10 @@ class End:
     saves: dict[str, int] = field(default_factory=dict)
     """How many saves of each name it ended; told only where some rank is in one."""
     longest_save_ns: dict[str, int] = field(default_factory=dict)
+    counter: Counter | None = None
+    """What it counts while it is in what others may wait for."""
+    usual_ns: float | None = None
+    """How long others took for that."""
 
     @property
     def is_bad(self) -> bool:
@@ -181,12 +188,27 @@ def read_ends(engine: Engine, seen: Overview, facts: Facts) -> dict[int, End]:
             end = ends[row["rank"]]
             end.last_span, end.last_step = row["name"], row["step"]
             end.last_end_ns = row["end_ns"]
+    if any(end.waits_in for end in ends.values()):
+        _read_progress(engine, seen.attempt, ends)
     if any(end.saving for end in ends.values()):
         for row in engine.sql(query("saves", attempt=seen.attempt)).to_pylist():
             end = ends[row["rank"]]
             end.saves[row["name"]] = row["saves"]
             end.longest_save_ns[row["name"]] = row["longest_ns"]
     return ends
+
+
+def _read_progress(engine: Engine, attempt: int, ends: Mapping[int, End]) -> None:
+    """How those get ahead that wait for nobody."""
+    inside = {
+        rank: one
+        for rank, end in ends.items()
+        if end.waits_in is None and (one := end.inside) is not None and one.kind != "step"
+    }
+    for rank, counter in read_counters(engine, attempt, inside).items():
+        ends[rank].counter = counter
+    for rank, one in list(inside.items())[:_MOST_USUAL]:
+        ends[rank].usual_ns = usual_ns(engine, attempt, rank, one)
 
 
 def _end(rank: int, facts: RankFacts, last_ns: int | None) -> End:

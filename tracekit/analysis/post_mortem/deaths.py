@@ -20,6 +20,8 @@ __all__ = ["call_words", "post_mortem"]
 
 _ABORT, _KILL, _TERM, _BY_OTHERS = 6, 9, 15, 8
 """Signals, and the least blame of an end that another one caused."""
+_LONG = 2.0
+"""How many times as long as others took is worth a word."""
 _TOLD = ("launcher", "pidfd", "stacks")
 _OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 """Signals that a process gets by what it does itself, and hardly ever from others."""
@@ -146,6 +148,7 @@ def _missing(
             "wchan": culprit.wchan,
             "looks": culprit.looks,
             "last_span": end.last_span if end else None,
+            **_progress(end),
         },
         advice=tuple(say(f"advice.{key}", **values) for key in keys),
     )  # fmt: skip
@@ -186,10 +189,22 @@ def _unmet(save: UnmetSave, ends: Mapping[int, End]) -> Mortem:
     return Mortem("hang", (finding,), culprits, others, call, save.opened)
 
 
+def _progress(end: End | None) -> dict[str, object]:
+    counter, usual = (end.counter, end.usual_ns) if end else (None, None)
+    told: dict[str, object] = {} if usual is None else {"others_took_s": usual / 1e9}
+    if counter is not None:
+        told["counter"] = {
+            "name": counter.name, "value": counter.value, "rose_ns": counter.rose_ns,
+            "told_ns": counter.told_ns,
+        }  # fmt: skip
+    return told
+
+
 def _doing(culprit: Culprit, end: End | None) -> Words:
-    """What a rank that did not come is doing, since when."""
+    """What a rank that did not come is doing, since when, and whether it gets ahead."""
     now = end.time_ns if end else 0
     inside = culprit.inside
+    values: dict[str, object]
     if inside is not None and inside.kind != "step":
         values = {"name": inside.name, "seconds": (now - inside.start_ns) / 1e9}
         key = "doing.in"
@@ -201,7 +216,18 @@ def _doing(culprit: Culprit, end: End | None) -> Words:
     if culprit.frame:
         key = "doing.frame" if key == "doing.in" else "doing.last_frame"
         values["frame"] = culprit.frame
-    return say(key, **values)
+    doing = say(key, **values)
+    if end is None or inside is None or inside.kind == "step":
+        return doing
+    if end.usual_ns and now - inside.start_ns >= _LONG * end.usual_ns:
+        times = (now - inside.start_ns) / end.usual_ns
+        doing = say("doing.usual", doing=doing, times=times, seconds=end.usual_ns / 1e9)
+    if end.counter is not None:
+        rises = "rises" if culprit.state == "slow" else "stands"
+        seconds = (now - end.counter.rose_ns) / 1e9
+        told = {"name": end.counter.name, "value": end.counter.value, "seconds": seconds}
+        doing = say(f"doing.{rises}", doing=doing, **told)
+    return doing
 
 
 # Crashes

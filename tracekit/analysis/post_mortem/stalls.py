@@ -193,6 +193,9 @@ def _state(rank: int, end: End | None, known: RankFacts, facts: Facts, options: 
         return "gil"
     if letters and letters[-1] == "D":
         return "disk"
+    if end is not None and end.counter is not None:  # a stack may move and nothing be done
+        still = end.time_ns - end.counter.rose_ns
+        return "slow" if still <= options.progress_s * 1e9 else "stuck"
     moved = differ(known.stacks)
     if moved is None:
         return "unknown"

@@ -1,0 +1,87 @@
+"""Whether a rank that others wait for gets ahead is told by what it counts, not by its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tracekit.analysis import Analysis, analyze
+from tracekit.testing import RunBuilder
+
+MINUTE = 60 * 10**9
+STAY = ("/job/restore.py:12 read",)
+ELSE = ("/job/restore.py:19 unpack",)
+
+
+def restoring(
+    counts: Callable[[int], float | None], stacks: Sequence[Sequence[str]] = (STAY, STAY)
+) -> RunBuilder:
+    """11 ranks restored in 22 minutes and wait; the last one reads for four hours, and counts."""
+    run = RunBuilder(world_size=12)
+    ends = 240 * MINUTE
+    begin = run.now[0]
+    for rank in range(11):
+        run.span(rank, "io", begin, begin + 22 * MINUTE, "restore.read")
+        run.collective(rank, "barrier", 1, begin + 22 * MINUTE, begin + ends, is_open=True)
+    run.span(11, "io", begin, begin + ends, "restore.read", is_open=True)
+    for rank in range(12):
+        run.fact("heartbeat", begin + ends, rank)
+        run.fact("end_state", {"state": "running"}, rank)
+    for look, frames in enumerate(stacks):
+        run._stack(11, frames, "R", begin + ends, look)
+    for minute in range(1, 240):
+        run.now[11] = begin + minute * MINUTE
+        value = counts(minute)
+        if value is not None:
+            run.event(11, "restore.bytes", value)
+    run.now = [begin + ends] * 12
+    return run
+
+
+def verdict(run: RunBuilder) -> Analysis:
+    with run.engine() as engine:
+        return analyze(engine)
+
+
+@pytest.mark.parametrize("stacks", [(STAY, STAY), (STAY, ELSE), ()])
+def test_a_rank_whose_counter_rises_is_slow_and_not_dead(stacks: Sequence[Sequence[str]]) -> None:
+    finding = verdict(restoring(lambda minute: 1e6 * minute, stacks)).findings[0]
+    assert (finding.id, finding.ranks) == ("hang.busy_rank", (11,))
+    assert "11 times as long as others took (1320 s)" in finding.title
+    assert "restore.bytes rose to 239,000,000 60 s ago" in finding.title
+    assert finding.evidence["state"] == "slow"
+    assert len(finding.evidence["waiting_ranks"]) == 11
+
+
+@pytest.mark.parametrize("stacks", [(STAY, STAY), (STAY, ELSE), ()])
+def test_a_rank_whose_counter_stands_is_stuck_though_it_runs(
+    stacks: Sequence[Sequence[str]],
+) -> None:
+    finding = verdict(restoring(lambda minute: 512.0, stacks)).findings[0]
+    assert (finding.id, finding.ranks) == ("hang.missing_rank", (11,))
+    assert "restore.bytes stands at 512 since 14340 s" in finding.title
+    assert finding.evidence["state"] == "stuck"
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        lambda minute: None,  # nothing is counted
+        lambda minute: 3.0 if minute == 5 else None,  # told once
+        lambda minute: float(minute % 7),  # goes up and down: no counter
+    ],
+)
+def test_what_is_no_counter_tells_nothing(counts: Callable[[int], float | None]) -> None:
+    finding = verdict(restoring(counts)).findings[0]
+    assert finding.ranks == (11,)
+    assert "counter" not in finding.evidence
+    assert "restore.bytes" not in finding.title
+
+
+def test_nobody_is_said_to_take_longer_than_others_where_few_have_ended_it() -> None:
+    run = restoring(lambda minute: 1e6 * minute)
+    for span in run.spans:
+        if span["name"] == "restore.read" and span["rank"] > 0 and not span["is_open"]:
+            span["name"] = "restore.other"
+    assert "times as long" not in verdict(run).findings[0].title
