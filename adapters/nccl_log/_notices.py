@@ -10,6 +10,7 @@ from tracekit.adapters.nccl_log._table import Meaning, meaning_of_warning
 __all__ = ["note", "peer_of", "warning"]
 
 _PEER = re.compile(rb"(?<![\w.:\[%-])([\w.:%-]{1,80})(?:\[[^\]\s]{0,80}\])?<(\d{1,5})>")
+_QUEUE = re.compile(rb"local GID [\w:.]{2,60}, remote GID [\w:.]{2,60}")
 _MOST, _MOST_UNKNOWN, _LONGEST = 128, 16, 400
 
 
@@ -46,7 +47,8 @@ def note(
     elif process.recovers and meaning.cause == "net_port" and not meaning.final:
         role = "note"
     what = b"|".join(meaning.match).decode("utf-8", "replace")
-    key = what, other or ""
+    queue = _QUEUE.search(message[:2048])  # each queue is worth a look of its own
+    key = what, other or (queue[0].decode("ascii", "replace") if queue else "")
     known = process.notices.get(key)
     if known is not None:
         known.count += 1

@@ -62,6 +62,11 @@ NETWORK_WORDS: Mapping[str, str] = {
         "{who} ({hosts}) could not connect a queue to its peer: addresses (GIDs) that do not fit,"
         " or rails that are not connected: {text}"
     ),
+    "net.error.rails": _(
+        "{who} ({hosts}) could not connect queues, and all {known} of which both cards are known"
+        " join different rails ({pairs}): the fabric may connect each rail only with itself:"
+        " {text}"
+    ),
     "net.error.net_retry": _(
         "{who} ({hosts}) got no answer from {peer}: its packets were sent again until that was"
         " given up: {text}"
@@ -135,6 +140,10 @@ NETWORK_WORDS: Mapping[str, str] = {
     "net.fallback.some": _(
         "{who} talks by TCP sockets on {interface}, the others use {others}: all wait for the slow"
         " ones"
+    ),
+    "net.fallback.measured": _(
+        "{told}; {test} runs at {best:g} GB/s with it and at {usual:g} between the others,"
+        " {times:.1f} times as fast"
     ),
     "net.fallback.disabled": _(
         "traffic between hosts goes by TCP sockets on {interface}: NCCL_IB_DISABLE=1 says so"
@@ -373,6 +382,10 @@ NETWORK_WORDS: Mapping[str, str] = {
     "advice.net.rail": _(
         "if the failing queues always join different rails: NCCL_CROSS_NIC=0 and"
         " NCCL_IB_MERGE_NICS=0"
+    ),
+    "advice.net.rails": _(
+        "see whether queues within a rail connect: NCCL_CROSS_NIC=0 and NCCL_IB_MERGE_NICS=0; if they"
+        " do, the fabric does not connect its rails"
     ),
     "advice.net.reach": _(
         "see whether the hosts reach each other by RDMA: ib_write_bw -d {card} on {peer}, then"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.adapters.nccl.logs import ranks
+from tests.adapters.nccl.logs import write as write_logs
 from tests.cli.conftest import Call
 from tracekit.adapters.nccl_tests import read_runs, recognize
 
@@ -149,3 +151,27 @@ def test_equal_pairs_are_no_finding(tmp_path: Path, call: Call) -> None:
     write(tmp_path, pair("a", "b", 88.0) + pair("a", "c", 86.0) + pair("b", "c", 90.0))
     shown = json.loads(call("analyze", str(tmp_path), "--format", "json").out)
     assert [f for f in shown["findings"] if f["severity"] != "info"] == []
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_host_that_runs_over_sockets_is_told_with_what_that_costs(
+    tmp_path: Path, call: Call, slow: bool
+) -> None:
+    job = ranks(4)
+    for rank in job:
+        socket = rank.rank == 1
+        rank.begin(network="Socket" if socket else "IB")
+        rank.connect("NET/Socket/0" if socket else "NET/IB/0/GDRDMA").done()
+    write_logs(tmp_path, job)
+    hosts = [f"node{number}" for number in range(4)]
+    text = "".join(
+        pair(one, two, 5.0 if slow and "node1" in (one, two) else 25.0)
+        for one, two in itertools.combinations(hosts, 2)
+    )
+    write(tmp_path, text)
+    shown = json.loads(call("analyze", str(tmp_path), "--format", "json").out)
+    (finding,) = [f for f in shown["findings"] if f["severity"] != "info"]
+    assert (finding["id"], finding["ranks"]) == ("comm.socket_fallback", [1])
+    said = "all_reduce runs at 5 GB/s with it and at 25 between the others, 5.0 times as fast"
+    assert (said in finding["title"]) is slow
+    assert finding["evidence"]["measured"]["verdict"] == ("confirmed" if slow else "denied")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.nccl.logs import alarms, gravest, ranks, verdict
+from tests.adapters.nccl.logs import Rank, alarms, gravest, ranks, verdict
 from tracekit.findings import Certainty, Severity
 
 DEVICE = (
@@ -107,6 +107,62 @@ def test_queues_that_cannot_be_connected_ask_for_rails_and_gids(tmp_path: Path) 
     assert "NCCL_CROSS_NIC=0" in advice
     assert "show_gids" in advice
     assert not any(one.id.startswith("hang.") for one in alarms(analysis))
+
+
+def unconnected(rank: Rank, card: int, other: int, other_card: int) -> None:
+    """A queue of a rank's card to another's, by addresses that tell rank and card."""
+    rank.warn(
+        "Call to ibv_modify_qp failed with 110 Connection timed out, on dev"
+        f" mlx5_{card}:1, curr state INIT, next state RTR, local GID index 3, local GID"
+        f" ::ffff:10.{card}.{rank.rank}.1, remote GID ::ffff:10.{other_card}.{other}.1",
+        "misc/ibvwrap.cc:252",
+    )
+
+
+def test_queues_that_all_join_different_rails_tell_of_the_fabric(tmp_path: Path) -> None:
+    job = ranks(4)
+    for rank in job:
+        rank.begin()
+    for one, other in ((0, 1), (1, 0), (0, 2), (2, 0)):
+        unconnected(job[one], one, other, other)
+    finding = gravest(verdict(tmp_path, job))
+    assert (finding.id, finding.evidence["class"]) == ("comm.error", "net_gid")
+    assert "all 4 of which both cards are known join different rails" in finding.title
+    assert "mlx5_0–mlx5_1" in finding.title
+    assert finding.certainty is Certainty.LIKELY
+    assert "NCCL_CROSS_NIC=0" in finding.advice[0]
+    assert "show_gids" in finding.advice[1]
+
+
+def test_queues_of_one_rail_that_fail_too_are_not_about_rails(tmp_path: Path) -> None:
+    job = ranks(4)
+    for rank in job:
+        rank.begin()
+    for one, other in ((0, 1), (1, 0)):
+        unconnected(job[one], one, other, other)
+        unconnected(job[one], 5, other, 5)
+    finding = gravest(verdict(tmp_path, job))
+    assert "join different rails" not in finding.title
+    assert finding.evidence["along_rails"] == [["mlx5_5", "mlx5_5"]] * 2
+    advice = " ".join(finding.advice)
+    assert "NCCL_CROSS_NIC" not in advice
+    assert "show_gids" in advice
+
+
+@pytest.mark.parametrize("cause", ["versions", "nothing"])
+def test_versions_that_differ_are_told_before_the_program_is_blamed(
+    tmp_path: Path, cause: str
+) -> None:
+    job = ranks(2)
+    job[0].begin("2.20.5")
+    job[1].begin("2.19.3" if cause == "versions" else "2.20.5").warn(
+        "NET/IB : req 0/1 tag 7 peer 10.0.0.1<4000> collective mismatch error, local size 496640"
+        " remote size 65536"
+    )
+    found = [one.id for one in alarms(verdict(tmp_path, job))]
+    assert found == (
+        ["config.versions", "hang.mismatch"] if cause == "versions" else ["hang.mismatch"]
+    )
 
 
 def test_an_address_of_nothing_is_told_with_both_versions(tmp_path: Path) -> None:

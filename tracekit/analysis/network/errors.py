@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tracekit.analysis.network.facts import Notice, Told
+from tracekit.analysis.network.rails import Rails, rails_of
 from tracekit.findings import Certainty, Finding, Severity, ranks_words, say
 
 __all__ = ["error_findings", "roots"]
@@ -33,6 +34,8 @@ _ADVICE = {
     "net_gdr": ("gdr",), "net_gid": ("gid", "rail"), "net_retry": ("gid", "reach", "pairwise"),
     "net_firewall": ("firewall",), "net_socket": ("hardware",), "usage": ("usage",),
 }  # fmt: skip
+_SPECIAL = {"security_group": ("security_group",), "rails": ("rails", "gid")}
+"""What is told more exactly than by its class."""
 _SECURITY_GROUP = "NET/OFI"
 _RETRIES = 5
 """Tries to connect before it is worth a word."""
@@ -94,14 +97,20 @@ def _root(
     peers = sorted({n.peer for n in notices if n.peer})
     first = max(notices, key=lambda notice: notice.count)
     key = "security_group" if _SECURITY_GROUP in first.text else cause
+    rails = rails_of(notices)
+    if rails.only_across:
+        key = "rails"
     title = say(
         f"net.error.{key}",
         who=ranks_words(ranks) if ranks else ", ".join(hosts[:4]) or say("net.somebody"),
         hosts=", ".join(hosts[:4]) or say("net.unknown_host"),
         peer=", ".join(_named(told, peer) for peer in peers[:3]) or say("net.unknown_peer"),
-        text=first.text[:160], count=sum(n.count for n in notices),
+        text=first.text[:160], count=sum(n.count for n in notices), known=len(rails.across),
+        pairs=", ".join(f"{one}–{other}" for one, other in sorted({*rails.across})[:4]),
     )  # fmt: skip
-    keys = ("security_group",) if key == "security_group" else _ADVICE.get(cause, ("reach",))
+    keys = _SPECIAL.get(key) or _ADVICE.get(cause, ("reach",))
+    if rails.along:  # also cards of one rail do not reach each other
+        keys = tuple(one for one in keys if one != "rail")
     if cause == "net_retry" and not _over_ethernet(told):
         keys = tuple(one for one in keys if one != "gid")
     host = hosts[0] if hosts else "HOST"
@@ -119,6 +128,7 @@ def _root(
             "peers": peers,
             "peer_ranks": sorted({rank for peer in peers for rank in _there(told, peer)}),
             "count": sum(n.count for n in notices),
+            **_ends(rails),
             "also": {name: [n.source for n in failed[name]][:4] for name in others},
             "effects": following[:16],
             "lines": [f"{n.source}: {n.text[:200]}" for n in notices[:6]],
@@ -129,6 +139,17 @@ def _root(
         ),
         cause=cause,
     )
+
+
+def _ends(rails: Rails) -> dict[str, object]:
+    """Which cards the failed queues join."""
+    if not rails.across and not rails.along:
+        return {}
+    return {
+        "across_rails": [list(pair) for pair in rails.across[:16]],
+        "along_rails": [list(pair) for pair in rails.along[:16]],
+        "queues_with_unknown_end": rails.unknown,
+    }
 
 
 def _there(told: Told, address: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from statistics import median_high
 from typing import Any
 
 from tracekit.analysis.network.facts import Peer, Told
-from tracekit.analysis.network.measurements import Measured, measured
+from tracekit.analysis.network.measurements import Measured, measured, told_of
 from tracekit.findings import Certainty, Finding, Severity, ranks_words, say
 
 __all__ = ["card_findings", "with_late_ranks"]
@@ -78,7 +78,7 @@ def _slow_card(
             "port": card.get("port"),
             "speed_gbs": speed,
             "usual_gbs": usual,
-            "measured": _told_of(by),
+            "measured": told_of(by),
             "lines": [*lines, *(by.lines if by is not None else ())],
         },
         advice=(
@@ -105,18 +105,6 @@ def _with_measurement(link: str, by: Measured | None) -> str:
         key = "net.slow_nic.measured" if by.confirms else "net.slow_nic.denied"
         return say(key, link=link, test=by.test, best=by.best, usual=by.usual, count=len(by.own))
     return say("net.slow_nic.open", link=link, test=by.test)
-
-
-def _told_of(by: Measured | None) -> dict[str, Any] | None:
-    if by is None:
-        return None
-    verdict = "confirmed" if by.confirms else "denied" if by.denies else "open"
-    return {
-        "test": by.test,
-        "verdict": verdict,
-        "busbw_gbs": [pair.busbw_gbs for pair in by.own],
-        "usual_busbw_gbs": by.usual,
-    }
 
 
 def _pairwise(told: Told, host: str, card: str, port: Any, where: str) -> tuple[str, ...]:
@@ -191,7 +179,12 @@ def with_late_ranks(findings: Sequence[Finding]) -> list[Finding]:
                 absorbed.add(place)
         elif finding.id == "comm.bandwidth" and len(finding.evidence.get("hosts") or ()) == 1:
             (host,) = finding.evidence["hosts"]
-            if any(link.evidence.get("host") == host for link in links.values()):
+            told = [link.evidence.get("host") for link in links.values()]
+            told += [
+                one.evidence["hosts"][0] for one in findings
+                if one.id == "comm.socket_fallback" and one.evidence.get("measured")
+            ]  # fmt: skip
+            if host in told:
                 absorbed.add(place)
     return [finding for place, finding in enumerate(joined) if place not in absorbed]
 

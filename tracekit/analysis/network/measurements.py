@@ -10,7 +10,7 @@ from typing import Any
 from tracekit.analysis.network.facts import Told
 from tracekit.findings import Certainty, Finding, Severity, say
 
-__all__ = ["Measured", "Pair", "measured", "test_findings"]
+__all__ = ["Measured", "Pair", "measured", "test_findings", "told_of"]
 
 _SLOW = 0.7
 _FEW = 3
@@ -74,6 +74,19 @@ def measured(told: Told, host: str) -> Measured | None:
             usual = median_high([pair.busbw_gbs for pair in others])
             found.append(Measured(test, own, others, usual))
     return max(found, key=lambda one: (one.confirms, len(one.own)), default=None)
+
+
+def told_of(by: Measured | None) -> dict[str, Any] | None:
+    """What pairs tell of a host, as evidence."""
+    if by is None:
+        return None
+    verdict = "confirmed" if by.confirms else "denied" if by.denies else "open"
+    return {
+        "test": by.test,
+        "verdict": verdict,
+        "busbw_gbs": [pair.busbw_gbs for pair in by.own],
+        "usual_busbw_gbs": by.usual,
+    }
 
 
 def test_findings(told: Told) -> Iterator[Finding]:

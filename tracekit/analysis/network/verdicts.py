@@ -10,7 +10,7 @@ from tracekit.analysis.network.facts import Peer, Told, read_told
 from tracekit.analysis.network.hangs import hang_findings
 from tracekit.analysis.network.inspector import inspector_findings
 from tracekit.analysis.network.links import card_findings
-from tracekit.analysis.network.measurements import test_findings
+from tracekit.analysis.network.measurements import measured, test_findings, told_of
 from tracekit.analysis.network.ras import ras_findings
 from tracekit.analysis.record import Record
 from tracekit.findings import Certainty, Finding, Severity, ranks_words, say
@@ -157,20 +157,29 @@ def _fallback(told: Told) -> Iterator[Finding]:
         "others": others[0].network.get("transport") if others else "",
         "reason": why.text[:120] if why else "",
     }
+    title = say(key, **told_values)
+    by = measured(told, by_socket[0].host) if others else None
+    if by is not None and by.confirms:
+        values = {"test": by.test, "best": by.best, "usual": by.usual}
+        title = say("net.fallback.measured", told=title, times=by.usual / by.best, **values)
     yield Finding(
         "comm.socket_fallback",
         Severity.WARNING if lost else Severity.INFO,
         Certainty.PROVEN if used or others else Certainty.LIKELY,
-        say(key, **told_values),
+        title,
         ranks=told.ranks(by_socket) if others else (),
         evidence={
             "class": "net_socket",
             "hosts": sorted({p.host for p in by_socket}),
             "reason": why.text if why else None,
-            "lines": _lines(
-                [(n.source, n.text) for n in reasons[:2]]
-                + [(p.network_source, "Using network Socket") for p in by_socket[:3]]
-            ),
+            "measured": told_of(by),
+            "lines": [
+                *_lines(
+                    [(n.source, n.text) for n in reasons[:2]]
+                    + [(p.network_source, "Using network Socket") for p in by_socket[:3]]
+                ),
+                *(by.lines if by is not None else ()),
+            ],
         },
         advice=(
             say("advice.net.unset" if disabled else "advice.net.hardware", host=by_socket[0].host),
