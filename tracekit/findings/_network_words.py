@@ -384,8 +384,8 @@ NETWORK_WORDS: Mapping[str, str] = {
         " NCCL_IB_MERGE_NICS=0"
     ),
     "advice.net.rails": _(
-        "see whether queues within a rail connect: NCCL_CROSS_NIC=0 and NCCL_IB_MERGE_NICS=0; if they"
-        " do, the fabric does not connect its rails"
+        "see whether queues within a rail connect: NCCL_CROSS_NIC=0 and NCCL_IB_MERGE_NICS=0; if"
+        " they do, the fabric does not connect its rails"
     ),
     "advice.net.reach": _(
         "see whether the hosts reach each other by RDMA: ib_write_bw -d {card} on {peer}, then"

@@ -149,6 +149,20 @@ def test_queues_of_one_rail_that_fail_too_are_not_about_rails(tmp_path: Path) ->
     assert "show_gids" in advice
 
 
+def test_addresses_that_several_cards_have_tell_no_rail(tmp_path: Path) -> None:
+    job = ranks(4)
+    for rank in job:
+        rank.begin()
+        for card in (0, 1):
+            rank.warn(
+                "Call to ibv_modify_qp failed with 110 Connection timed out, on dev"
+                f" mlx5_{card}:1, curr state INIT, next state RTR, local GID index 3, local GID"
+                f" ::ffff:192.168.0.1, remote GID ::ffff:192.168.0.{card + 1}",
+                "misc/ibvwrap.cc:252",
+            )
+    assert "join different rails" not in gravest(verdict(tmp_path, job)).title
+
+
 @pytest.mark.parametrize("cause", ["versions", "nothing"])
 def test_versions_that_differ_are_told_before_the_program_is_blamed(
     tmp_path: Path, cause: str

@@ -37,8 +37,12 @@ class Rails:
 def rails_of(notices: Sequence[Notice]) -> Rails:
     """Look up the card of each remote address among those that failed by themselves."""
     queues = [found.groups() for n in notices if (found := _QUEUE.search(n.text))]
-    cards = {address: card for card, address, _ in queues}
-    ends = [(card, cards.get(remote)) for card, _, remote in queues]
+    cards: dict[str, set[str]] = {}
+    for card, address, _ in queues:
+        cards.setdefault(address, set()).add(card)
+    # An address that cards of several names have, of a private range say, tells neither.
+    sure = {address: min(names) for address, names in cards.items() if len(names) == 1}
+    ends = [(card, sure.get(remote)) for card, _, remote in queues]
     known = [(card, other) for card, other in ends if other is not None]
     return Rails(
         tuple(pair for pair in known if pair[0] != pair[1]),
