@@ -85,3 +85,31 @@ def test_nobody_is_said_to_take_longer_than_others_where_few_have_ended_it() -> 
         if span["name"] == "restore.read" and span["rank"] > 0 and not span["is_open"]:
             span["name"] = "restore.other"
     assert "times as long" not in verdict(run).findings[0].title
+
+
+def behind(counts: Sequence[int]) -> RunBuilder:
+    """Rank 2 stays in its forward; each rank told how many micro-batches it ran."""
+    run = RunBuilder(world_size=len(counts), jitter=0.05)
+    run.steps(30)
+    for rank, count in enumerate(counts):
+        for number in range(1, count + 1):
+            run.event(rank, "micro_batches", number, time_ns=run.now[rank] + number)
+        run.event(rank, "lr", 0.1)
+    run.hang(2)
+    return run
+
+
+def test_a_rank_that_ran_one_micro_batch_fewer_than_those_who_wait_is_told_with_it() -> None:
+    finding = verdict(behind([200, 200, 199, 200])).findings[0]
+    assert (finding.id, finding.ranks) == ("hang.missing_rank", (2,))
+    assert "its micro_batches is 199 where that of the others is 200" in finding.title
+    assert finding.evidence["counted_fewer"] == {"micro_batches": [199, 200]}
+    assert finding.evidence["waiting_ranks"] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("counts", [[200] * 4, [200, 198, 199, 200], [199, 199, 200, 199]])
+def test_counts_that_say_nothing_of_who_is_behind_are_not_told(counts: list[int]) -> None:
+    finding = verdict(behind(counts)).findings[0]
+    assert finding.ranks == (2,)
+    assert finding.evidence["counted_fewer"] == {}
+    assert "micro_batches" not in finding.title

@@ -51,6 +51,7 @@ STORY_WORDS: Mapping[str, str] = {
     "doing.nothing": _("it left no record of what it does"),
     "doing.usual": _("{doing}, {times:.0f} times as long as others took ({seconds:.0f} s)"),
     "doing.rises": _("{doing}; it gets ahead: {name} rose to {value:,.0f} {seconds:.0f} s ago"),
+    "doing.fewer": _("{doing}; its {name} is {own:,g} where that of the others is {others:,g}"),
     "doing.stands": _("{doing}; {name} stands at {value:,.0f} since {seconds:.0f} s"),
 }
 """Every template by its key."""

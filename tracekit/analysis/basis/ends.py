@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.analysis.basis.facts import Facts, RankFacts
-from tracekit.analysis.basis.progress import Counter, read_counters, usual_ns
+from tracekit.analysis.basis.progress import Counter, read_counters, read_tallies, usual_ns
 from tracekit.analysis.basis.tables import Overview
 from tracekit.analysis.options import Options
 from tracekit.analysis.queries import query
@@ -107,6 +107,8 @@ class End:
     """What it counts while it is in what others may wait for."""
     usual_ns: float | None = None
     """How long others took for that."""
+    tallies: dict[str, float] = field(default_factory=dict)
+    """How far it has counted; told where some rank waits."""
 
     @property
     def is_bad(self) -> bool:
@@ -209,6 +211,9 @@ def _read_progress(engine: Engine, attempt: int, ends: Mapping[int, End]) -> Non
         ends[rank].counter = counter
     for rank, one in list(inside.items())[:_MOST_USUAL]:
         ends[rank].usual_ns = usual_ns(engine, attempt, rank, one)
+    for rank, tallies in read_tallies(engine, attempt).items():
+        if rank in ends:
+            ends[rank].tallies = tallies
 
 
 def _end(rank: int, facts: RankFacts, last_ns: int | None) -> End:

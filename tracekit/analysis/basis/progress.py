@@ -15,7 +15,7 @@ from tracekit.dataset.engine import Engine
 if TYPE_CHECKING:
     from tracekit.analysis.basis.ends import Open
 
-__all__ = ["Counter", "read_counters", "usual_ns"]
+__all__ = ["Counter", "read_counters", "read_tallies", "usual_ns"]
 
 _LEAST_OTHERS = 2
 """Ranks that must have ended what one is in, to say how long it takes."""
@@ -63,3 +63,11 @@ def usual_ns(engine: Engine, attempt: int, rank: int, inside: Open) -> float | N
     asked = query("lasted", attempt=attempt, rank=rank, span=inside.id)
     took = [r["longest_ns"] for r in engine.sql(asked).to_pylist() if r["rank"] != rank]
     return median(took) if len(took) >= _LEAST_OTHERS else None
+
+
+def read_tallies(engine: Engine, attempt: int) -> dict[int, dict[str, float]]:
+    """How far each rank has counted, of whatever it counts."""
+    found: dict[int, dict[str, float]] = {}
+    for row in engine.sql(query("tallies", attempt=attempt)).to_pylist():
+        found.setdefault(row["rank"], {})[row["name"]] = row["value"]
+    return found

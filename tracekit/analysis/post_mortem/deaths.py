@@ -10,6 +10,7 @@ from tracekit.analysis.basis.ends import End, Open, first_death
 from tracekit.analysis.basis.facts import Facts
 from tracekit.analysis.options import Options
 from tracekit.analysis.post_mortem.claims import Mortem
+from tracekit.analysis.post_mortem.doing import doing_words, fewer, progress_evidence
 from tracekit.analysis.post_mortem.saves import UnmetSave, find_unmet_save
 from tracekit.analysis.post_mortem.stacks import user_frame
 from tracekit.analysis.post_mortem.stalls import Culprit, Stall, find_stall, is_busy
@@ -20,8 +21,6 @@ __all__ = ["call_words", "post_mortem"]
 
 _ABORT, _KILL, _TERM, _BY_OTHERS = 6, 9, 15, 8
 """Signals, and the least blame of an end that another one caused."""
-_LONG = 2.0
-"""How many times as long as others took is worth a word."""
 _TOLD = ("launcher", "pidfd", "stacks")
 _OWN_FAILURES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 """Signals that a process gets by what it does itself, and hardly ever from others."""
@@ -126,14 +125,17 @@ def _missing(
         keys = ("code_there",) if culprit.frame else ("again",)
         values["frame"] = culprit.frame
     known = end is not None and (end.opened or end.last_span is not None)
+    doing = doing_words(culprit, end)
+    behind = fewer(end, [ends[rank] for rank in stall.waiting])
+    for name, (own, others) in behind.items():
+        doing = say("doing.fewer", doing=doing, name=name, own=own, others=others)
     return Finding(
         f"hang.{kind}",
         Severity.CRITICAL,
         Certainty.PROVEN if known else Certainty.LIKELY,
         say(
             f"hang.{kind}", rank=culprit.rank, call=call, waiting=waiting_words(stall.waiting),
-            seconds=stall.seconds,
-            doing=_doing(culprit, end),
+            seconds=stall.seconds, doing=doing,
         ),
         ranks=(culprit.rank,),
         lost_ms=stall.seconds * 1e3,
@@ -148,7 +150,8 @@ def _missing(
             "wchan": culprit.wchan,
             "looks": culprit.looks,
             "last_span": end.last_span if end else None,
-            **_progress(end),
+            "counted_fewer": {name: list(counts) for name, counts in behind.items()},
+            **progress_evidence(end),
         },
         advice=tuple(say(f"advice.{key}", **values) for key in keys),
     )  # fmt: skip
@@ -167,7 +170,7 @@ def _unmet(save: UnmetSave, ends: Mapping[int, End]) -> Mortem:
         say(
             f"hang.save.{save.kind}", ranks=ranks_words([one.rank for one in save.culprits]),
             name=save.opened.name, others=ranks_words(others), waiting=waiting_words(others),
-            seconds=save.seconds, doing=_doing(first, ends.get(first.rank)),
+            seconds=save.seconds, doing=doing_words(first, ends.get(first.rank)),
         ),
         ranks=tuple(one.rank for one in save.culprits),
         lost_ms=save.seconds * 1e3,
@@ -187,47 +190,6 @@ def _unmet(save: UnmetSave, ends: Mapping[int, End]) -> Mortem:
     )  # fmt: skip
     culprits = () if save.kind == "unsure" else finding.ranks
     return Mortem("hang", (finding,), culprits, others, call, save.opened)
-
-
-def _progress(end: End | None) -> dict[str, object]:
-    counter, usual = (end.counter, end.usual_ns) if end else (None, None)
-    told: dict[str, object] = {} if usual is None else {"others_took_s": usual / 1e9}
-    if counter is not None:
-        told["counter"] = {
-            "name": counter.name, "value": counter.value, "rose_ns": counter.rose_ns,
-            "told_ns": counter.told_ns,
-        }  # fmt: skip
-    return told
-
-
-def _doing(culprit: Culprit, end: End | None) -> Words:
-    """What a rank that did not come is doing, since when, and whether it gets ahead."""
-    now = end.time_ns if end else 0
-    inside = culprit.inside
-    values: dict[str, object]
-    if inside is not None and inside.kind != "step":
-        values = {"name": inside.name, "seconds": (now - inside.start_ns) / 1e9}
-        key = "doing.in"
-    elif end is not None and end.last_span is not None and end.last_end_ns is not None:
-        values = {"name": end.last_span, "seconds": max(0.0, (now - end.last_end_ns) / 1e9)}
-        key = "doing.last"
-    else:
-        return say("doing.nothing")
-    if culprit.frame:
-        key = "doing.frame" if key == "doing.in" else "doing.last_frame"
-        values["frame"] = culprit.frame
-    doing = say(key, **values)
-    if end is None or inside is None or inside.kind == "step":
-        return doing
-    if end.usual_ns and now - inside.start_ns >= _LONG * end.usual_ns:
-        times = (now - inside.start_ns) / end.usual_ns
-        doing = say("doing.usual", doing=doing, times=times, seconds=end.usual_ns / 1e9)
-    if end.counter is not None:
-        rises = "rises" if culprit.state == "slow" else "stands"
-        seconds = (now - end.counter.rose_ns) / 1e9
-        told = {"name": end.counter.name, "value": end.counter.value, "seconds": seconds}
-        doing = say(f"doing.{rises}", doing=doing, **told)
-    return doing
 
 
 # Crashes
