@@ -3,8 +3,8 @@
     python examples/tensorflow_loop.py --workers 2 --slow compute:1
     tracekit analyze runs/*
 
-starts the workers on this machine. On a cluster each machine sets TF_CONFIG itself and runs the
-script without ``--workers``.
+starts the workers on this machine, of which worker 1 computes 40 ms longer in each step. On a
+cluster each machine sets TF_CONFIG itself and runs the script without ``--workers``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -72,7 +73,7 @@ def train(options: argparse.Namespace) -> None:
         data = tf.data.Dataset.from_tensor_slices((features, tf.reduce_sum(features, 1, True)))
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
         data = data.repeat().batch(16, drop_remainder=True).take(options.steps)
-        return data.map(lambda *batch: late(tf, batch)) if slow == "input" else data
+        return data.map(lambda *batch: after(tf, batch, rest)) if slow == "input" else data
 
     data = strategy.distribute_datasets_from_function(batches)
     trace_dataset(data)
@@ -88,7 +89,7 @@ def train(options: argparse.Namespace) -> None:
         def replica_step(features: Any, targets: Any) -> Any:
             with tf.GradientTape() as tape:
                 if slow == "compute":
-                    features = late(tf, (features,))[0]
+                    features = after(tf, (features,), compute)[0]
                 errors = tf.square(model(features, training=True) - targets)
                 loss = tf.nn.compute_average_loss(tf.reduce_mean(errors, -1))
             gradients = tape.gradient(loss, model.trainable_variables)
@@ -109,14 +110,26 @@ def train(options: argparse.Namespace) -> None:
     print(f"worker {rank}: {sum(float(tf.reduce_sum(one)) for one in model.trainable_variables)!r}")
 
 
-def late(tf: Any, values: Any) -> Any:
-    """The same values, 20 ms later."""
+def rest() -> None:
+    """What a slow disk does: a step hides of it as much as the step itself takes."""
+    time.sleep(0.1)
 
-    def wait(*values: Any) -> Any:
-        time.sleep(0.02)
+
+def compute() -> None:
+    """What a slow processor does."""
+    end = time.perf_counter() + 0.04
+    while time.perf_counter() < end:
+        pass
+
+
+def after(tf: Any, values: Any, does: Callable[[], None]) -> Any:
+    """The same values, once this was done."""
+
+    def call(*values: Any) -> Any:
+        does()
         return values
 
-    found = tf.numpy_function(wait, values, [one.dtype for one in values])
+    found = tf.numpy_function(call, values, [one.dtype for one in values])
     for one, before in zip(found, values, strict=True):
         one.set_shape(before.shape)
     return tuple(found)
