@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.accuracy.scenes import TERMINATED, Scene, alerts
+from tests.adapters.nccl.logs import ranks as processes
 from tests.adapters.text_logs.logs import elastic, progress, traceback, watchdog
 
 OOM = "Out of memory: Killed process 1002 (python) total-vm:90000000kB, anon-rss:80000000kB\n"
@@ -123,6 +124,35 @@ def test_one_ranks_timeout_alone_accuses_nobody(tmp_path: Path) -> None:
     assert [one[2] for one in alerts(told)] == ["cannot_tell"]
 
 
+def fallen(folder: Path, address: str, per_host: int) -> Scene:
+    """All ranks failed, the driver of host-b tells of a GPU, NCCL's log of each rank's address."""
+    scene = Scene(folder, hosts=("host-a", "host-b"))
+    error = {"state": "exception", "type": "torch.distributed.DistBackendError",
+             "message": "NCCL error in: x.cpp:1, unhandled system error"}  # fmt: skip
+    scene.run.die(0, end_state=error, others=error)
+    scene.journal()
+    scene.text("host-b-dmesg.txt", "[ 9123.4] " + XID.replace("0000:3b:00", address))
+    for process in processes(4, per_host):
+        lost = process.healthy().warn("Call to recv failed : Connection reset by peer")
+        scene.text(f"nccl.{process.rank}.log", "\n".join(lost.lines) + "\n")
+    return scene
+
+
+def test_a_gpu_that_failed_is_the_rank_s_whose_address_the_driver_names(tmp_path: Path) -> None:
+    """Both hosts have GPUs at 01:00 and 02:00; the driver of one of them speaks."""
+    told = fallen(tmp_path, "0000:02:00", per_host=2).told()
+    assert alerts(told) == [("gpu_xid", [3], "proven")]
+
+
+@pytest.mark.parametrize(("address", "per_host"), [("0000:07:00", 2), ("0000:01:00", 1)])
+def test_of_an_address_that_no_rank_or_several_have_no_rank_is_accused(
+    tmp_path: Path, address: str, per_host: int
+) -> None:
+    told = fallen(tmp_path, address, per_host).told()
+    assert alerts(told) == [("gpu_xid", [], "likely")]
+    assert told["findings"][0]["evidence"]["candidates"] == [2, 3]
+
+
 def test_a_gpu_that_fell_off_its_bus_explains_errors_everywhere(tmp_path: Path) -> None:
     scene = Scene(tmp_path, hosts=("host-a", "host-b"))
     error = {"state": "exception", "type": "torch.distributed.DistBackendError",
@@ -132,7 +162,8 @@ def test_a_gpu_that_fell_off_its_bus_explains_errors_everywhere(tmp_path: Path) 
     scene.text("host-b-dmesg.txt", "[ 9123.4] " + XID)
     scene.nccl(dict.fromkeys(range(4), "Call to recv failed : Connection reset by peer"))
     told = scene.told()
-    assert alerts(told) == [("gpu_xid", [2, 3], "likely")]
+    assert alerts(told) == [("gpu_xid", [], "likely")]
+    assert told["findings"][0]["evidence"]["candidates"] == [2, 3]
     assert "host-b" in told["findings"][0]["title"]
     without = alerts(scene.told(but=["host-b-dmesg.txt"]))
     assert without

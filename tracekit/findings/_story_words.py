@@ -12,8 +12,8 @@ __all__ = ["STORY_WORDS"]
 STORY_WORDS: Mapping[str, str] = {
     "log.xid.rank": _("the GPU of {ranks} failed, says its driver: Xid {xid}, {means}{victims}"),
     "log.xid.host": _(
-        "a GPU of host {host}, where {ranks} ran, failed, says its driver: Xid {xid},"
-        " {means}{victims}"
+        "a GPU of host {host} failed, says its driver: Xid {xid}, {means}; cannot tell whose it was"
+        " of {ranks}, which ran there{victims}"
     ),
     "log.xid.its_host": _("its host"),
     "xid.13": _("a kernel raised an exception"),

@@ -13,6 +13,8 @@ from tracekit.dataset.engine import Engine
 
 __all__ = ["Facts", "RankFacts", "read_facts", "with_facts"]
 
+_OF_OTHERS = ("communicator",)
+"""Kept as well, but a run that has nothing else is no run of ours."""
 _KEPT = frozenset(
     """
     checkpoint_state ddp device initial_parameters loader model reduction sampler seeds strategy
@@ -140,7 +142,7 @@ def _take(found: Facts, row: Mapping[str, Any], value: Any) -> None:
 def _take_object(
     found: Facts, of: RankFacts, name: str, value: dict[str, Any], time_ns: int | None
 ) -> None:
-    if name in _KEPT:
+    if name in _KEPT or name in _OF_OTHERS:
         of.objects.setdefault(name, []).append(value)
     if name == "role":
         _take_role(of, value, str(value.get("source") or ""))

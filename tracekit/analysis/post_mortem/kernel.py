@@ -17,6 +17,7 @@ __all__ = ["gpu_faults", "killed_for_memory"]
 _KILL = 9
 _ANOTHER_DAY_NS = 26 * 3600 * 10**9
 """Beyond that a line is of another time, whatever zone it was written in."""
+_PCI = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.\d)?$")
 _ALONE = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
 
 
@@ -76,6 +77,7 @@ def gpu_faults(case: Case) -> Iterator[Mortem]:
             continue
         means = say(f"xid.{event.get('xid')}")
         ranks, host = _by_pid(case, event), _host(case, event)
+        ranks = ranks if len(ranks) == 1 else _by_address(case, event)
         certainty = Certainty.PROVEN
         if len(ranks) != 1:
             ranks = [r for r in case.ranks if host and _short(case.facts.of(r).host) == host]
@@ -83,6 +85,8 @@ def gpu_faults(case: Case) -> Iterator[Mortem]:
         if not ranks or (cause, *ranks) in seen:
             continue
         seen.add((cause, *ranks))
+        # Of several ranks of a host one had the GPU; the others are not to be accused with it.
+        named = tuple(ranks) if len(ranks) == 1 else ()
         yield Mortem(
             "crash",
             (
@@ -94,13 +98,14 @@ def gpu_faults(case: Case) -> Iterator[Mortem]:
                         xid=event.get("xid"), means=means, text=str(event["text"])[:160],
                         victims=case.victims(ranks),
                     ),
-                    ranks=tuple(ranks),
+                    ranks=named,
                     evidence={**case.evidence(event), "class": cause, "host": host,
-                              "xid": event.get("xid"), "device": event.get("device")},
+                              "xid": event.get("xid"), "device": event.get("device"),
+                              "candidates": [] if named else ranks},
                     advice=(say("advice.log.gpu"),),
                 ),
             ),
-            tuple(ranks),
+            named,
         )  # fmt: skip
 
 
@@ -117,6 +122,37 @@ def _by_pid(case: Case, event: Mapping[str, Any]) -> list[int]:
     if len(ranks) > 1:
         return [rank for rank in ranks if rank in case.ended()]
     return ranks
+
+
+def _by_address(case: Case, event: Mapping[str, Any]) -> list[int]:
+    """The ranks whose GPU has the PCI address of a line, as NCCL's log tells."""
+    address = _pci(str(event.get("device") or ""))
+    if address is None:
+        return []
+    return [
+        rank
+        for rank in case.ranks
+        if _can_be(case, event, rank)
+        and any(_bus(c.get("bus")) == address for c in case.facts.of(rank).told("communicator"))
+    ]
+
+
+def _pci(device: str) -> int | None:
+    """Domain, bus and device of an address such as PCI:0000:3b:00.0, as one number."""
+    found = _PCI.search(device)
+    if found is None:
+        return None
+    domain, bus, number = (int(part or "0", 16) for part in found.groups())
+    return domain << 16 | bus << 8 | number
+
+
+def _bus(told: object) -> int | None:
+    """The same of what NCCL writes: one number in hexadecimal, four bits for each last part."""
+    try:
+        number = int(str(told), 16)
+    except ValueError:
+        return None
+    return (number >> 20) << 16 | (number >> 12 & 0xFF) << 8 | number >> 4 & 0xFF
 
 
 def _can_be(case: Case, event: Mapping[str, Any], rank: int) -> bool:
