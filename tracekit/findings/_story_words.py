@@ -53,5 +53,15 @@ STORY_WORDS: Mapping[str, str] = {
     "doing.rises": _("{doing}; it gets ahead: {name} rose to {value:,.0f} {seconds:.0f} s ago"),
     "doing.fewer": _("{doing}; its {name} is {own:,g} where that of the others is {others:,g}"),
     "doing.stands": _("{doing}; {name} stands at {value:,.0f} since {seconds:.0f} s"),
+    "oom.neighbours": _(
+        "{told}. On the same GPU other processes ({count}{named}) held {mib:,.0f} MiB: it may have"
+        " run out because of them"
+    ),
+    "oom.ranks": _(", {ranks} among them"),
+    "oom.nobody": _(""),
+    "advice.oom.neighbours": _(
+        "see who is on that GPU: nvidia-smi; each rank calls torch.cuda.set_device(LOCAL_RANK)"
+        " before anything else, and torch.load(…, map_location=…)"
+    ),
 }
 """Every template by its key."""

@@ -15,6 +15,7 @@ from tracekit.analysis.post_mortem.disagreements import recorded_disagreements
 from tracekit.analysis.post_mortem.dump_findings import dump_story
 from tracekit.analysis.post_mortem.log_claims import log_claims, with_last_lines, with_notes
 from tracekit.analysis.post_mortem.logs import Logs
+from tracekit.analysis.post_mortem.neighbours import with_neighbours
 from tracekit.analysis.post_mortem.reasoner import settle
 from tracekit.dataset.engine import Engine
 from tracekit.findings import Certainty, Finding, Severity, say
@@ -66,7 +67,8 @@ def judge_end(
     elif dumps.symptom == "hang":
         remarks = [one for one in dumps.findings if one.severity is Severity.INFO]
         told = replace(told, findings=(*told.findings, *remarks))
-    return told, left
+    beside = tuple(with_neighbours(finding, facts) for finding in told.findings)
+    return replace(told, findings=beside), left
 
 
 def _disagreements(
