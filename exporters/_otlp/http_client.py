@@ -133,9 +133,11 @@ class HttpClient:
     def _work(self, attempt: _Attempt, request: bytes, end: float) -> None:
         try:
             try:
-                answer = self._post(attempt, request, end)
+                answer: Answer | None = self._post(attempt, request, end)
             except Exception as error:
-                answer = attempt.answer or self._failure(error)
+                answer = attempt.answer
+                if answer is None and not _is_late(error):
+                    answer = self._failure(error)
             # What comes out of a cut connection says nothing about the server.
             if not self._wire.is_cut:
                 attempt.answer = answer
@@ -211,6 +213,15 @@ class HttpClient:
             retry = isinstance(cause, (ProtocolError, urllib3.exceptions.TimeoutError))
         through = "the proxy: " if isinstance(error, urllib3.exceptions.ProxyError) else ""
         return Answer(False, message=words(through + said, self._secrets), retry=retry)
+
+
+def _is_late(error: Exception) -> bool:
+    """Whether a socket's own timeout ended it, which ends with the request's time: whoever waits
+    for it may learn of either first. The system's has a number."""
+    cause = _innermost(error)
+    if isinstance(cause, OSError):
+        return isinstance(cause, TimeoutError) and cause.errno is None
+    return isinstance(cause, urllib3.exceptions.TimeoutError)
 
 
 class _Attempt:

@@ -12,6 +12,7 @@ pytest.importorskip("grpc")
 
 from tests.exporters.otlp.senders import SHORT_S, Sender, answer_to, by_hand
 from tests.exporters.otlp.server import OtlpServer, Reply, partial, request
+from tracekit.exporters._otlp import http_client
 from tracekit.exporters._otlp.client import Answer, connect
 from tracekit.exporters._otlp.settings import Settings
 
@@ -20,6 +21,23 @@ def test_a_server_that_says_nothing_is_waited_for_until_the_timeout(server: Otlp
     answer = answer_to(server, Reply(hang=True), timeout_s=SHORT_S)
     assert answer == Answer(False, message="no answer within 0.5 s", retry=True)
     assert server.ended.wait(10)
+
+
+def test_the_socket_s_timeout_is_no_other_answer_when_it_comes_first(
+    server: OtlpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both end at one moment; here who waits for the request's end is held up by a second."""
+    known = http_client._Attempt
+
+    class Patient(known):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            wait = self.known.wait
+            self.known.wait = lambda left: wait(left + 1.0)
+
+    monkeypatch.setattr(http_client, "_Attempt", Patient)
+    answer = answer_to(server, Reply(hang=True), timeout_s=SHORT_S)
+    assert answer == Answer(False, message="no answer within 0.5 s", retry=True)
 
 
 def test_the_timeout_of_a_request_can_be_shorter(server: OtlpServer) -> None:
