@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tracekit.adapters import nccl_log, nccl_tests, text_logs
+from tracekit.adapters import nccl_inspector, nccl_log, nccl_ras, nccl_tests, text_logs
+from tracekit.adapters.nccl_ras import _text as ras_text
 from tracekit.adapters.text_logs._patterns import table
 
 _LONGEST = 20_000
@@ -23,7 +24,7 @@ _LONGEST = 20_000
 
 def modules() -> Iterator[ModuleType]:
     yield nccl_tests
-    for package in (nccl_log, text_logs):
+    for package in (nccl_inspector, nccl_log, nccl_ras, text_logs):
         for found in pkgutil.iter_modules(package.__path__):
             yield importlib.import_module(f"{package.__name__}.{found.name}")
 
@@ -34,6 +35,9 @@ def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
             for number, one in enumerate(value if isinstance(value, tuple) else (value,)):
                 if isinstance(one, re.Pattern):
                     yield f"{module.__name__}.{name}.{number}", one
+    for name, one in ras_text._patterns():
+        yield f"ras.{name}", one
+    yield "ras.managed", ras_text._managed()
     for row in table().rows:
         yield f"patterns.{row.name}", row.pattern
     for name, one in table().doings:
