@@ -43,8 +43,10 @@ def synchronize(fault: str, rank: int) -> None:
 
 def main(fault: str) -> None:
     """Train; the fault comes in step 3."""
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=2))
     rank = dist.get_rank()
+    dist.barrier()  # however long the others take to start
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=4), dist.group.WORLD)
     for step in range(6):
         now = fault if step == 3 else ""
         load(now, rank)

@@ -34,6 +34,7 @@ def launch(job: Job, ranks: int, folder: Path) -> None:
 
 
 def _worker(rank: int, ranks: int, store: str, job: Job) -> None:
+    faulthandler.enable()  # where a signal ended it
     faulthandler.dump_traceback_later(180, exit=True)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)

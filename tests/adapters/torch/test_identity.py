@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,16 +38,20 @@ def test_the_first_proposal_wins(process_group: None) -> None:
 def test_a_store_that_does_not_answer_costs_a_second(
     process_group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    let_go, answered = threading.Event(), threading.Event()
+
     class Stuck:
         def compare_set(self, *_: Any) -> Any:
-            time.sleep(3)
+            let_go.wait(60)
+            answered.set()
 
     monkeypatch.setattr(_identity, "STORE_BOUND_S", 0.1)
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", Stuck)
-    began = time.monotonic()
     with pytest.raises(TimeoutError):
         _identity.agree("tracekit/uid", "one")
-    assert time.monotonic() - began < 1
+    assert not answered.is_set()  # nobody waited for it
+    let_go.set()
+    assert answered.wait(60)
 
 
 def test_trace_binds_rank_and_world_size(

@@ -116,7 +116,7 @@ def test_a_refusal_whose_body_never_comes_is_a_refusal() -> None:
         enough.wait(10)
 
     with by_hand(refuse) as endpoint:
-        client = connect(Settings(endpoint, timeout_s=1.0), "traces")
+        client = connect(Settings(endpoint, timeout_s=3.0), "traces")
         answer = client.send(request())
         client.close()
         enough.set()

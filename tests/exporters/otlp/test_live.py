@@ -70,6 +70,11 @@ class Live:
             for row in rows
         }
 
+    def steps(self) -> int:
+        """How many steps the run has so far."""
+        with open_run(self.run_dir) as run:
+            return len(set(run.table("spans", ["step"]).column("step").to_pylist()) - {None})
+
     def of_run(self) -> set[tuple[str, str]]:
         """The ids of the spans around everything, in a run of one rank."""
         with open_run(self.run_dir) as run:
@@ -271,7 +276,8 @@ def test_a_killed_job_s_spans_are_exported_too(tmp_path: Path) -> None:
         give_up = time.monotonic() + OVER_S
         while not list(ranks.glob("*.json")) and time.monotonic() < give_up:
             time.sleep(0.05)
-        time.sleep(1.0)
+        while job.steps() < 6 and time.monotonic() < give_up:
+            time.sleep(0.1)
         job.process.kill()
         job.process.communicate()
         report = job.report()
