@@ -144,6 +144,14 @@ def test_a_gpu_that_failed_is_the_rank_s_whose_address_the_driver_names(tmp_path
     assert alerts(told) == [("gpu_xid", [3], "proven")]
 
 
+def test_an_address_without_a_host_tells_nobody_though_one_log_has_it(tmp_path: Path) -> None:
+    """Only the log of rank 1 is there; the line may be of the other host, where rank 3 is."""
+    scene = fallen(tmp_path, "0000:02:00", per_host=2)
+    scene.text("dmesg.txt", "[ 9123.4] " + XID.replace("0000:3b:00", "0000:02:00"))
+    told = scene.told(but=["host-b-dmesg.txt", "nccl.0.log", "nccl.2.log", "nccl.3.log"])
+    assert not any(cause == "gpu_xid" and ranks for cause, ranks, _ in alerts(told))
+
+
 @pytest.mark.parametrize(("address", "per_host"), [("0000:07:00", 2), ("0000:01:00", 1)])
 def test_of_an_address_that_no_rank_or_several_have_no_rank_is_accused(
     tmp_path: Path, address: str, per_host: int

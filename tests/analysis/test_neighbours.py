@@ -57,6 +57,14 @@ def test_a_rank_that_is_alone_on_its_gpu_is_short_by_itself(held: list[tuple[int
     assert "set_device" not in " ".join(finding.advice)
 
 
+def test_in_a_container_the_rank_itself_is_not_taken_for_another_process() -> None:
+    text = error([(31_337, "18.75 GiB")])
+    assert neighbours_in(text) is not None
+    assert (
+        neighbours_in(text.replace(" Including non-PyTorch memory, this process has", "")) is None
+    )
+
+
 @pytest.mark.parametrize(
     "text", ["", "CUDA out of memory", "Process 12 has much", "Process 1 has 9 TiB memory in use"]
 )

@@ -113,3 +113,13 @@ def test_counts_that_say_nothing_of_who_is_behind_are_not_told(counts: list[int]
     assert finding.ranks == (2,)
     assert finding.evidence["counted_fewer"] == {}
     assert "micro_batches" not in finding.title
+
+
+@pytest.mark.parametrize("name", ["lr", "loss_scale", "memory"])
+def test_what_is_measured_is_no_count_of_work(name: str) -> None:
+    """A rank that is a step behind has an older rate, and that says nothing."""
+    run = behind([200, 200, 199, 200])
+    for event in run.events:
+        if event["name"] == "micro_batches":
+            event["name"] = name
+    assert verdict(run).findings[0].evidence["counted_fewer"] == {}

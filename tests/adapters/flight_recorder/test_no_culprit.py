@@ -109,3 +109,14 @@ def test_an_exchange_that_some_have_not_come_to_is_about_who_is_missing(tmp_path
         last = entry(7, "all_to_all", state="started", sizes=[[5]], output_sizes=[[4]])
         job.dump(rank, [entry(6), *([last] if rank else [])])
     assert hangs(verdict(tmp_path)) == [("hang.missing_rank", (0,), "likely")]
+
+
+def test_calls_that_share_a_number_are_not_put_against_each_other(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"0": (0, 1)})
+    for rank in range(2):
+        halves = [
+            entry(7, "all_to_all", state="started", sizes=[[size]], output_sizes=[[10 - size]])
+            for size in ((4, 6) if rank else (6, 4))
+        ]
+        job.dump(rank, [entry(6), *halves])
+    assert [one for one in hangs(verdict(tmp_path)) if one[0] == "hang.mismatch"] == []

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Counter", "read_counters", "read_tallies", "usual_ns"]
 
+_MEASURED = {
+    "loss", "lr", "grad_norm", "grad_scale", "loss_scale", "memory", "gradient_nonfinite",
+    "gradient_saturated", "profile_window", "profile_window_skipped",
+}  # fmt: skip
+"""Events of adapters that say how something is, and not how much is done."""
 _LEAST_OTHERS = 2
 """Ranks that must have ended what one is in, to say how long it takes."""
 
@@ -41,6 +46,8 @@ def read_counters(engine: Engine, attempt: int, inside: Mapping[int, Open]) -> d
     told: dict[tuple[int, str], list[tuple[int, int, float]]] = defaultdict(list)
     for row in engine.sql(query("counters", attempt=attempt, since=since)).to_pylist():
         rank = row["rank"]
+        if row["name"] in _MEASURED:
+            continue
         if rank in inside and row["first_ns"] >= inside[rank].start_ns:
             times = row["first_ns"], row["last_ns"]
             told[rank, row["name"]].append((*times, row["value"]))
@@ -69,5 +76,6 @@ def read_tallies(engine: Engine, attempt: int) -> dict[int, dict[str, float]]:
     """How far each rank has counted, of whatever it counts."""
     found: dict[int, dict[str, float]] = {}
     for row in engine.sql(query("tallies", attempt=attempt)).to_pylist():
-        found.setdefault(row["rank"], {})[row["name"]] = row["value"]
+        if row["name"] not in _MEASURED:
+            found.setdefault(row["rank"], {})[row["name"]] = row["value"]
     return found

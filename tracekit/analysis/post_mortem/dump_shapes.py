@@ -107,10 +107,16 @@ def parting(wait: Wait, dumps: Dumps) -> Sites | None:
 def exchanges(dumps: Dumps) -> Iterator[Exchange]:
     """Open calls of which all members tell what they send and expect, and that do not fit."""
     calls: dict[tuple[str, int], dict[int, Part]] = {}
+    several: set[tuple[str, int]] = set()
+    """Numbers that a rank gave to more than one call, as coalesced ones have."""
     for part in dumps.parts:
         if part.is_open and part.seq is not None and part.sent is not None:
-            calls.setdefault((part.group, part.seq), {})[part.rank] = part
+            call = part.group, part.seq
+            if calls.setdefault(call, {}).setdefault(part.rank, part) is not part:
+                several.add(call)
     for (group, seq), parts in sorted(calls.items()):
+        if (group, seq) in several:
+            continue
         members = dumps.members.get(group, ())
         counts = [(part.sent, part.received) for part in parts.values()]
         if set(parts) != set(members) or not all(map(_is_told, counts)):

@@ -125,14 +125,15 @@ def _by_pid(case: Case, event: Mapping[str, Any]) -> list[int]:
 
 
 def _by_address(case: Case, event: Mapping[str, Any]) -> list[int]:
-    """The ranks whose GPU has the PCI address of a line, as NCCL's log tells."""
-    address = _pci(str(event.get("device") or ""))
-    if address is None:
+    """The ranks of a line's host whose GPU has its PCI address, as NCCL's log tells: hosts have
+    the same addresses, so a line of an unknown one tells nobody."""
+    address, host = _pci(str(event.get("device") or "")), _host(case, event)
+    if address is None or not host:
         return []
     return [
         rank
         for rank in case.ranks
-        if _can_be(case, event, rank)
+        if _short(case.facts.of(rank).host) == host
         and any(_bus(c.get("bus")) == address for c in case.facts.of(rank).told("communicator"))
     ]
 

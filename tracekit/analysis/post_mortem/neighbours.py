@@ -12,6 +12,9 @@ from tracekit.findings import Finding, ranks_words, say
 __all__ = ["Neighbours", "neighbours_in", "with_neighbours"]
 
 _HOLDS = re.compile(r"Process (\d{1,10}) has ([\d.]{1,12}) ([KMG])iB memory in use")
+_ITSELF = "this process has"
+"""In a container the driver's number of a process is another one than its own: then PyTorch lists
+the failing process among the others, and does not say this."""
 _MIB: Mapping[str, float] = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 
 
@@ -24,7 +27,10 @@ class Neighbours:
 
 
 def neighbours_in(text: str, own_pid: object = None) -> Neighbours | None:
-    """Processes beside the failing one in an error's text; None where it lists none."""
+    """Processes beside the failing one in an error's text; None where it lists none, or where
+    the failing one may be among them."""
+    if _ITSELF not in text:
+        return None
     held = {int(pid): float(size) * _MIB[unit] for pid, size, unit in _HOLDS.findall(text)}
     if isinstance(own_pid, int):
         held.pop(own_pid, None)
