@@ -23,6 +23,7 @@ from typing import Any
 BENCHMARKS = (
     "span_cost",
     "training_cost",
+    "ddp_cost",
     "communication",
     "convert",
     "analysis",

@@ -1,6 +1,6 @@
-"""What tracing costs a training: accounting of every call, then an A/B of whole steps.
+"""What tracing costs a training that calls collectives itself: accounting of every call.
 
-Accounting: a step of 50 ms with 100 collectives, in which real work empties the caches between two
+A step of 50 ms with 100 collectives, in which real work empties the caches between two
 calls. Each call stands between two readings of the clock; every second step makes empty calls
 instead, and what those cost is taken off. Of each call in the step the median over the steps
 counts, so that a neighbour who takes the core away does not. The collectives are spans of a type
@@ -9,17 +9,10 @@ nothing: blocking ones, then asynchronous ones that are waited for. The first al
 work between the calls, before all others and after: what hot caches save. Last the floors: what
 any function in Python around such a call costs. A call's own p99.9 is that of a million spans in a
 tight loop; next to it stands an empty call, for what the machine itself does to a tail.
-
-A/B: one process, pinned to one core, trains a DDP model of 100 buckets. Blocks of 50 steps with
-and without ``trace()`` take turns, the order in each pair by chance; between blocks everything
-is attached or put back. A block is judged by the median of its steps, and by the CPU time of the
-process, which no neighbour can steal; the interval is a bootstrap's over the pairs.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
 import tempfile
 from array import array
@@ -27,20 +20,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from struct import Struct
-from time import monotonic_ns, perf_counter, perf_counter_ns, process_time
+from time import monotonic_ns, perf_counter_ns
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 import tracekit
 from benchmarks.rows import Row, main
 from tracekit import recorder
-from tracekit.adapters.torch import trace
 from tracekit.adapters.torch._comm import collectives as _collectives
 from tracekit.adapters.torch._comm import works as _works
 from tracekit.model import Collective
@@ -48,12 +39,6 @@ from tracekit.recorder import span_type
 
 STEP_NS = 50_000_000
 COLLECTIVES = 100
-BLOCK = 50
-WARM_UP = 14
-"""Steps before each block that do not count: what was just attached still looks for the buckets,
-which a training does for two of 128 steps."""
-BAR = 0.01
-
 
 Called = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -221,69 +206,6 @@ def tails(spans: int) -> Iterator[Row]:
     )
 
 
-class Training:
-    """A DDP model of one rank whose step takes some tens of milliseconds on one core."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        layers = [torch.nn.Linear(192, 192) for _ in range(COLLECTIVES)]
-        self.model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.14)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
-        self.loader = torch.utils.data.DataLoader(
-            torch.utils.data.TensorDataset(torch.randn(128 * (WARM_UP + BLOCK), 192)),
-            batch_size=128,
-        )
-
-    def block(self, traced: bool) -> tuple[float, float]:
-        """Median wall time and mean CPU time of a step, in milliseconds."""
-        handle = trace(self.model, self.optimizer, self.loader) if traced else None
-        walls: list[float] = []
-        cpu = begun = 0.0
-        for number, (batch,) in enumerate(self.loader):
-            self.model(batch).square().mean().backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            now = perf_counter()
-            if number == WARM_UP - 1:
-                cpu = process_time()
-            elif number >= WARM_UP:
-                walls.append(now - begun)
-            begun = now
-        cpu = (process_time() - cpu) / len(walls)
-        if handle is not None:
-            handle.detach()
-        return median(walls) * 1000, cpu * 1000
-
-
-def interval(changes: list[float]) -> tuple[float, float]:
-    """The middle 95 % of bootstrapped means."""
-    chance = random.Random(0)
-    means = sorted(fmean(chance.choices(changes, k=len(changes))) for _ in range(4_000))
-    return means[100], means[-101]
-
-
-def a_b(pairs: int) -> Iterator[Row]:
-    """Blocks with and without tracing take turns."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    training = Training()
-    training.block(traced=True)
-    training.block(traced=False)
-    blocks: list[dict[bool, tuple[float, float]]] = []
-    for _ in range(pairs):
-        order = random.sample([True, False], 2)
-        blocks.append({traced: training.block(traced) for traced in order})
-    for place, clock in enumerate(("wall time", "CPU time")):
-        step = median(pair[False][place] for pair in blocks)
-        low, high = interval([pair[True][place] / pair[False][place] - 1 for pair in blocks])
-        holds = True if high <= BAR else None if high - low > BAR else False
-        yield Row(
-            f"A/B of {pairs * 2 * BLOCK:,} steps of {step:.0f} ms, {clock}",
-            f"{low:+.2%} to {high:+.2%}{' (not shown)' if holds is None else ''}",
-            "upper bound <= 1 %",
-            holds,
-        )
-
-
 def benchmark(long: bool) -> Iterator[Row]:
     folder = Path(tempfile.mkdtemp(prefix="tracekit-bench-"))
     tracekit.start(run="bench", dir=str(folder), rank=0, world_size=1, agent=False)
@@ -293,7 +215,6 @@ def benchmark(long: bool) -> Iterator[Row]:
     try:
         yield from accounting(400 if long else 40)
         yield from tails(1_000_000 if long else 300_000)
-        yield from a_b(80 if long else 10)
     finally:
         dist.destroy_process_group()
         tracekit.stop()

@@ -18,7 +18,6 @@ from tracekit.recorder import Recorder, SpanType, clock, pause
 __all__ = ["Loop", "active", "join"]
 
 _COMPILE = "compile"
-_next_step: WeakKeyDictionary[Recorder, int] = WeakKeyDictionary()
 _loops: WeakKeyDictionary[Recorder, Loop] = WeakKeyDictionary()
 _types: dict[tuple[str, str], SpanType] = {}
 
@@ -78,11 +77,9 @@ class Loop:
         rec = self.recorder
         if rec.user_steps:
             return
-        number = _next_step.get(rec, 0)
-        _next_step[rec] = number + 1
         if self.windows is not None:
-            self.windows.before(number)
-        rec.begin_step(number)
+            self.windows.before(rec.next_step)
+        rec.begin_step()
         self._open = True
 
     @guarded("step")

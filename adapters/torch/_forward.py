@@ -56,33 +56,39 @@ class TracedModel:
         loop = self.loop
         if loop.is_inside(BACKWARD):
             return call(model, *args, **kw)
-        self._before(model)
-        phase = FORWARD if torch.is_grad_enabled() or loop.is_inside(FORWARD) else EVAL
+        trains = torch.is_grad_enabled()
+        synchronises = self._before(model, trains)
+        phase = FORWARD if trains or loop.is_inside(FORWARD) else EVAL
         result = loop.run(phase, call, (model, *args), kw)
-        self._after()
+        if synchronises:
+            self._after(synchronises)
         return result
 
     @guarded("forward")
-    def _before(self, model: torch.nn.Module) -> None:
-        self.loop.move_here()
+    def _before(self, model: torch.nn.Module, trains: bool) -> Sequence[bool]:
+        """Which of the DDP objects the backward synchronises; none where no backward follows."""
+        loop = self.loop
+        if not loop.used:
+            loop.move_here()
         if self._adopter is not None:
             ddp = ddp_around(model)
             if ddp is not None:
                 adopter, self._adopter = self._adopter, None
                 adopter.adopt(ddp)
-        if torch.is_grad_enabled():
-            if not self.loop.is_inside(FORWARD):
-                self.loop.forward_begins()
-            for reduced in self._reduced:
-                if not reduced.replica.synchronises():
-                    self.loop.accumulates()
+        if not trains:
+            return ()
+        if not loop.is_inside(FORWARD):
+            loop.forward_begins()
+        synchronises = [reduced.replica.synchronises() for reduced in self._reduced]
+        if False in synchronises:
+            loop.accumulates()
+        return synchronises
 
     @guarded("forward")
-    def _after(self) -> None:
-        if torch.is_grad_enabled():
-            for reduced in self._reduced:
-                if reduced.arrivals is not None:
-                    reduced.arrivals.forward_ended(reduced.replica.synchronises())
+    def _after(self, synchronises: Sequence[bool]) -> None:
+        for reduced, synchronised in zip(self._reduced, synchronises, strict=True):
+            if synchronised and reduced.arrivals is not None:
+                reduced.arrivals.forward_ended()
 
 
 _models: Watch[TracedModel] = Watch()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 from torch import is_grad_enabled
 
@@ -58,7 +57,6 @@ class Synchronised(Protocol):
 
 
 _loops: dict[int, Loop] = {}
-_next_step: WeakKeyDictionary[Recorder, int] = WeakKeyDictionary()
 
 
 def loop_here() -> Loop | None:
@@ -95,7 +93,8 @@ class Loop:
         self.without_forward: Callable[[], None] | None = None  # called at an update when not
         self._updated: list[Callable[[], None]] = []
         self._shared: dict[Any, tuple[int, list[Callable[[], None]]]] = {}
-        self._used = False
+        self.used = False
+        """Whether a phase was seen: from then on the loop is its thread's."""
         self._step_open = False
         self._inside: set[Phase] = set()
         self._waiting = False
@@ -124,7 +123,7 @@ class Loop:
     def move_here(self) -> None:
         """Follow the training to the calling thread, as long as it has done nothing elsewhere."""
         thread = get_ident()
-        if thread != self.thread and not self._used and thread not in _loops:
+        if thread != self.thread and not self.used and thread not in _loops:
             if _loops.get(self.thread) is self:
                 del _loops[self.thread]
             self.thread = thread
@@ -166,7 +165,7 @@ class Loop:
         """Call the user's function as this phase; a phase inside itself is not recorded again."""
         if phase in self._inside or pause.on or get_ident() != self.thread:
             return call(*args, **kwargs)
-        self._used = True
+        self.used = True
         self._inside.add(phase)
         device = self.device
         try:
@@ -212,12 +211,13 @@ class Loop:
         """Call a loader's function as data wait; where gradients are off it evaluates."""
         if self._waiting or get_ident() != self.thread:
             return call(*args)
-        self._used = self._waiting = True
+        self.used = self._waiting = True
         try:
             if evaluates or not is_grad_enabled():
                 with EVAL_WAIT:
                     return call(*args)
-            self.data_begins()
+            if self._accumulates:
+                self._data_begins()
             if pause.on:
                 return call(*args)
             with DATA_WAIT:
@@ -254,24 +254,24 @@ class Loop:
     # Steps and micro-steps
 
     @guarded("data wait")
-    def data_begins(self) -> None:
+    def _data_begins(self) -> None:
         """A batch is waited for; after a backward the next micro-step begins.
 
         The first step of all begins with its forward: whether the user marks steps can show after
         the first batch only.
         """
-        if self._accumulates:
-            self._next_micro_step()
+        self._next_micro_step()
 
-    @guarded("forward")
     def forward_begins(self) -> None:
         """A forward begins that is to be followed by a backward.
 
         A second one in a step shows that steps have micro-steps here.
         """
         self.forwards = True
-        self._open_step()
-        self._next_micro_step()
+        if not self._step_open:
+            self._open_step()
+        if self._backward_done or self._accumulates:
+            self._next_micro_step()
 
     @guarded("forward")
     def accumulates(self) -> None:
@@ -295,7 +295,8 @@ class Loop:
         """The optimizer updates the parameters."""
         if not self.forwards and self.without_forward is not None:
             self.without_forward()
-        self._open_step()
+        if not self._step_open:
+            self._open_step()
 
     @guarded("optimizer step")
     def optimizer_ends(self) -> None:
@@ -314,9 +315,7 @@ class Loop:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        number = _next_step.get(self.recorder, 0)
-        _next_step[self.recorder] = number + 1
-        self.recorder.begin_step(number)
+        self.recorder.begin_step()
         self._step_open = True
         if self._accumulates:
             self.recorder.set_micro_step(0)

@@ -85,7 +85,9 @@ class Updates:
         if loop.is_inside(OPTIMIZER) or (self.idle is not None and self.idle()):
             return call(*args, **kwargs)
         self._follow()
-        closure = next((one for one in (*args[:2], *kwargs.values()) if callable(one)), None)
+        closure = None
+        if args or kwargs:
+            closure = next((one for one in (*args[:2], *kwargs.values()) if callable(one)), None)
         if closure is not None:
             result = self._around(closure, call, args, kwargs)
         else:

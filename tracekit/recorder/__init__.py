@@ -22,13 +22,14 @@ from tracekit.recorder._current import (
 from tracekit.recorder._overhead import pause
 from tracekit.recorder._recorder import Home, Recorder
 from tracekit.recorder._sink import Chunk, Sink
-from tracekit.recorder._types import CollectiveType, span_type
+from tracekit.recorder._types import CollectiveType, EventType, span_type
 from tracekit.recorder.spans import AttributedSpan, SpanType, Token, clock
 
 __all__ = [
     "AttributedSpan",
     "Chunk",
     "CollectiveType",
+    "EventType",
     "Home",
     "Recorder",
     "Sink",

@@ -92,6 +92,8 @@ class Recorder:
         self.home: Home | None = None
         self.closed = False
         self.user_steps = False
+        self.next_step = 0
+        """The number of the next step that nobody gives one."""
         self._blocks = [
             tuple(places[first : first + ROWS_PER_THREAD])
             for first in range(shared - ROWS_PER_THREAD, -1, -ROWS_PER_THREAD)
@@ -204,12 +206,18 @@ class Recorder:
         word = self.step_word >> STEP_BITS
         return word - 1 if word else None
 
-    def begin_step(self, step: int) -> None:
-        """Open a step; one that is still open ends here, so steps tile."""
+    def begin_step(self, step: int | None = None) -> None:
+        """Open a step; one that is still open ends here, so steps tile.
+
+        Without a number it is the one after the last.
+        """
+        if step is None:
+            step = self.next_step
         if not 0 <= step < _MOST_STEPS:
             raise ValueError(f"step {step} is not a number from 0 to {_MOST_STEPS - 1}")
         if self._step is not None:
             self.end_step()
+        self.next_step = step + 1
         self.step_word = (step + 1) << STEP_BITS
         if self.measures_overhead:
             pause.on = pause.heeded and is_untraced(step)
@@ -222,9 +230,10 @@ class Recorder:
         token, self._step = self._step, None
         if token is not None:
             self.step_id = 0
-            self._step_type.end(token, error=error)
+            now = clock()
+            self._step_type.end(token, error=error, at=now)
             if self._steps:
-                self._steps[-1][1] = clock()
+                self._steps[-1][1] = now
         self.step_word = _NO_STEP
 
     def step_at(self, time_ns: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Span types: what is the same for all spans of a name and kind, and collectives' own form."""
+"""Span and event types: what is the same for all of a name and kind; collectives' own form."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from tracekit.model.record import (
     RecordType,
     pack_collective,
     pack_collective_begun,
+    pack_event,
     what_word,
 )
 from tracekit.recorder import spans
+from tracekit.recorder._attributes import write_values
 from tracekit.recorder._intern import interner
 from tracekit.recorder.spans import ERROR, SpanType, Token, clock, halves, write
 
-__all__ = ["CollectiveType", "span_type"]
+__all__ = ["CollectiveType", "EventType", "span_type"]
 
 _ID = 1 << DISTANCE_BITS
 _FARTHEST = _ID - 1
 _COLLECTIVE = int(RecordType.COLLECTIVE)
+_EVENT = int(RecordType.EVENT)
 
 
 local = spans.local
@@ -108,9 +111,13 @@ class CollectiveType(SpanType):
         if error:
             what |= ERROR
         try:
+            slots = state.slots
             if attributes:
-                raise StopIteration
-            words, offset, mark, commit = next(state.slots)
+                id_ = ids >> DISTANCE_BITS
+                self.shape = write_values(slots, id_, attributes, self.shape)
+                if self.shape is None:
+                    raise StopIteration
+            words, offset, mark, commit = next(slots)
             site = self.site | seq
             pack_collective(words, offset, start, end - start, what, step, ids, site, nbytes)
             words[mark] = commit | _COLLECTIVE
@@ -181,6 +188,32 @@ class CollectiveType(SpanType):
             duration = end - start
             write(state, attributes, _COLLECTIVE, start, duration, what, step, ids, site, nbytes)
         recorder.group_words[self.group] = recorder.group_words[self.group + 1] = seq
+
+
+class EventType:
+    """An event with a number that is recorded again and again; make it once and keep it."""
+
+    __slots__ = ("name", "what")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.what = what_word(interner.name(name), kind_code("user"), 0, int(Flag.VALUE))
+
+    def record(self, value: float) -> None:
+        """The event happens now, on this thread."""
+        try:
+            state = local.state
+        except AttributeError:
+            state = spans.attach()
+        recorder = state.recorder
+        now, id_ = clock(), next(state.ids)
+        try:
+            words, offset, mark, commit = next(state.slots)
+        except StopIteration:
+            recorder.event(self.name, value)
+            return
+        pack_event(words, offset, now, value, self.what, recorder.step_word, id_)
+        words[mark] = commit | _EVENT
 
 
 def span_type(

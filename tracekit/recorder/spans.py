@@ -220,13 +220,15 @@ class SpanType:
     that any thread may end. ``complete`` records one whose times are known.
     """
 
-    __slots__ = ("attributed", "lane", "placed", "what")
+    __slots__ = ("attributed", "lane", "placed", "shape", "what")
 
     def __init__(
         self, what: int, lane: int, with_attributes: Callable[[], type[AttributedSpan]]
     ) -> None:
         self.what = what
         self.lane = lane
+        self.shape: Shape | None = None
+        """Of the attributes that the last span of this type had."""
         self.placed = what | lane if lane else 0
         """``what`` with the lane, where that is not the recording thread's."""
         self.attributed: Callable[[], AttributedSpan]
@@ -310,9 +312,12 @@ class SpanType:
         if error:
             what |= ERROR
         try:
+            slots = state.slots
             if attributes:
-                raise StopIteration
-            words, offset, mark, commit = next(state.slots)
+                self.shape = write_values(slots, id_, attributes, self.shape)
+                if self.shape is None:
+                    raise StopIteration
+            words, offset, mark, commit = next(slots)
             pack_span(words, offset, start, end - start, what, step, id_, parent)
             words[mark] = commit
         except StopIteration:

@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
+from tracekit import recorder
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
 
 __all__ = ["watch_loss"]
+
+
+_LOSS = recorder.EventType("loss")
 
 
 def watch_loss(loop: Loop) -> list[Callable[[], None]]:
@@ -30,19 +34,23 @@ def _watch(loop: Loop) -> list[Callable[[], None]]:
             if type(loss) is not torch.Tensor:
                 return
         # On an accelerator reading it would wait for all that was launched before.
-        if not loss.is_cpu or loss.numel() != 1 or not loss.is_floating_point():
+        if not loss.is_cpu:
             return
         if len(args) > 1 and args[1] is not None:
             return  # a gradient is given: the end of a part of the model, no loss
         if kwargs.get("gradient") is not None or kwargs.get("grad_tensors") is not None:
             return
+        if loss.dim() and loss.numel() != 1:
+            return  # the backward says what is wrong with it
         value = loss.item()
+        if type(value) is not float:
+            return
         if scaled is not None:
             result, scale = scaled
             if result() is not loss:
                 return  # made of a scaled loss, who knows how
             value /= scale
-        loop.recorder.event("loss", value)
+        _LOSS.record(value)
 
     loop.told_loss = tell
 

@@ -13,8 +13,9 @@ from tracekit.recorder import clock
 __all__ = ["watch_memory"]
 
 STATM = "/proc/self/statm"
-EVERY_NS = 10_000_000
+EVERY_NS = 100_000_000
 CHANGE = 1 << 20
+_MEMORY = recorder.EventType("memory")
 
 
 def watch_memory(loop: Loop) -> list[Callable[[], None]]:
@@ -67,7 +68,7 @@ class _OfProcess(_Memory):
         pages = int(os.pread(self._file, 128, 0).split(None, 2)[1])
         if abs(pages - self._pages) >= self._least:
             self._pages = pages
-            self._loop.recorder.event("memory", pages * self._page)
+            _MEMORY.record(pages * self._page)
 
 
 class _OfDevice(_Memory):

@@ -74,9 +74,9 @@ class Arrivals:
     # What the training does
 
     @guarded("all_reduce arrivals")
-    def forward_ended(self, synchronises: bool) -> None:
-        """A forward with gradients is over; DDP decides here what the backward will do."""
-        if synchronises and not self._replica.reduces_in_python():
+    def forward_ended(self) -> None:
+        """A forward is over whose backward synchronises gradients."""
+        if not self._replica.reduces_in_python():
             self._expected = True
             self._clear()
 
@@ -106,8 +106,8 @@ class Arrivals:
                 self._look()
             self._record()
             self._backwards += 1
-            self._settle()
-            self._clear()
+            if self._looks_at_all or not self._backwards % LEARN_EVERY:
+                self._settle()
         # else: another graph's backward, or the first of several that share one reduction
 
     @guarded("all_reduce arrivals")

@@ -1,0 +1,215 @@
+"""What tracing costs a training by DDP, whose collectives are made in C++: two ways of asking.
+
+One process, pinned to one core, trains a model of 100 buckets; blocks of 50 steps with ``trace()``
+and with everything put back take turns, the order in each pair by chance.
+
+Accounting: each place where the adapter stands stands between two readings of the clock, and so
+does what it calls on; the time between the two is its own. What the same places take without
+tracing is taken off. Of each place the median over the steps counts, so that a neighbour who takes
+the core away does not. The training itself empties the caches between two places.
+
+A/B: a block is judged by the median of its steps, and by the CPU time of the process, which no
+neighbour can steal. Of a pair the logarithm of the ratio counts: of two equal blocks on a noisy
+machine the mean of ratios says that the first is slower. The interval is a bootstrap's over the
+pairs, of their median, since now and then a neighbour has half of a core.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from time import perf_counter, perf_counter_ns, process_time
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+
+import tracekit
+from benchmarks.rows import Row, main
+from tracekit.adapters.torch import trace
+
+STEP_NS = 50_000_000
+BUCKETS = 100
+BLOCK = 50
+WARM_UP = 14
+"""Steps before each block that do not count: what was just attached still looks for the buckets,
+which a training does for two of 128 steps."""
+PLACES = ("data", "forward", "backward", "optimizer")
+
+
+class Training:
+    """A DDP model of one rank whose step takes some tens of milliseconds on one core."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(192, 192) for _ in range(BUCKETS)]
+        self.model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.14)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        samples = torch.randn(128 * (WARM_UP + BLOCK), 192)
+        self.loader = DataLoader(TensorDataset(samples), batch_size=128)
+
+    def steps(self, traced: bool) -> Iterator[list[int]]:
+        """Train a block; after each step: when it began, each of its places, and its end."""
+        handle = trace(self.model, self.optimizer, self.loader) if traced else None
+        batches = iter(self.loader)
+        for _ in range(WARM_UP + BLOCK):
+            times = [perf_counter_ns()]
+            (batch,) = next(batches)
+            times.append(perf_counter_ns())
+            result = self.model(batch)
+            times.append(perf_counter_ns())
+            loss = result.square().mean()
+            began = perf_counter_ns()
+            loss.backward()
+            times += [began, perf_counter_ns()]
+            self.optimizer.step()
+            times.append(perf_counter_ns())
+            self.optimizer.zero_grad()
+            yield times
+        if handle is not None:
+            handle.detach()
+
+
+class Inside:
+    """The time that a step spends in what the adapter calls on, and in the hooks on gradients."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, int] = defaultdict(int)
+
+    def timed(self, place: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = perf_counter_ns()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.spent[place] += perf_counter_ns() - began
+
+        return timed
+
+    def watch(self) -> ExitStack:
+        """Time what DDP, autograd, the optimizer and the loader do, until the stack is closed."""
+        places = ExitStack()
+        hook: Any = torch.Tensor.register_post_accumulate_grad_hook
+        for owner, name, new in (
+            (DistributedDataParallel, "__call__", self._of(DistributedDataParallel, "__call__", 1)),
+            (torch.autograd, "backward", self._of(torch.autograd, "backward", 2)),
+            (torch.optim.SGD, "step", self._of(torch.optim.SGD, "step", 3)),
+            (_SingleProcessDataLoaderIter, "_next_data",
+             self._of(_SingleProcessDataLoaderIter, "_next_data", 0)),
+            (torch.Tensor, "register_post_accumulate_grad_hook",
+             lambda tensor, ours: hook(tensor, self.timed("hooks", ours))),
+        ):  # fmt: skip
+            places.enter_context(patch.object(owner, name, new))
+        return places
+
+    def _of(self, owner: Any, name: str, place: int) -> Callable[..., Any]:
+        return self.timed(PLACES[place], getattr(owner, name))
+
+
+def accounting(pairs: int) -> Iterator[Row]:
+    """Time that the training's thread spends inside tracekit, as a share of 50 ms."""
+    inside = Inside()
+    own: dict[bool, dict[str, list[int]]] = {True: defaultdict(list), False: defaultdict(list)}
+    with inside.watch():
+        training = Training()
+        for pair in range(pairs + 1):
+            for traced in random.sample([True, False], 2):
+                for number, times in enumerate(training.steps(traced)):
+                    spent = inside.spent.copy()
+                    inside.spent.clear()
+                    if not pair or number < WARM_UP:
+                        continue
+                    t = times
+                    around = (t[1] - t[0], t[2] - t[1], t[4] - t[3], t[5] - t[4])
+                    for place, time in zip(PLACES, around, strict=True):
+                        own[traced][place].append(time - spent[place])
+                    own[traced]["hooks"].append(spent["hooks"])
+    costs = {
+        place: (median(own[True][place]) - median(own[False][place])) / 1000
+        for place in (*PLACES, "hooks")
+    }
+    share = sum(costs.values()) * 1000 / STEP_NS
+    parts = ", ".join(f"{place} {cost:.0f}" for place, cost in costs.items())
+    yield Row(
+        f"inside tracekit, a step of DDP with {BUCKETS} buckets, as of 50 ms",
+        f"{sum(costs.values()):.0f} us: {share:.2%} ({parts})",
+        "<= 0.5 %",
+        share <= 0.005,
+    )
+
+
+BAR = 0.01
+
+
+def block(training: Training, traced: bool) -> tuple[float, float]:
+    """Median wall time and mean CPU time of a step, in milliseconds."""
+    walls: list[float] = []
+    cpu = began = 0.0
+    for number, _ in enumerate(training.steps(traced)):
+        now = perf_counter()
+        if number == WARM_UP - 1:
+            cpu = process_time()
+        elif number >= WARM_UP:
+            walls.append(now - began)
+        began = now
+    return median(walls) * 1000, (process_time() - cpu) / len(walls) * 1000
+
+
+def interval(pairs: list[float]) -> tuple[float, float]:
+    """The middle 95 % of bootstrapped medians of logarithms, as changes."""
+    chance = random.Random(0)
+    medians = sorted(median(chance.choices(pairs, k=len(pairs))) for _ in range(4_000))
+    return math.expm1(medians[100]), math.expm1(medians[-101])
+
+
+def a_b(pairs: int) -> Iterator[Row]:
+    """Blocks with and without tracing take turns."""
+    training = Training()
+    block(training, traced=True)
+    block(training, traced=False)
+    blocks: list[dict[bool, tuple[float, float]]] = []
+    for _ in range(pairs):
+        order = random.sample([True, False], 2)
+        blocks.append({traced: block(training, traced) for traced in order})
+    for place, clock in enumerate(("wall time", "CPU time")):
+        step = median(pair[False][place] for pair in blocks)
+        low, high = interval([math.log(pair[True][place] / pair[False][place]) for pair in blocks])
+        holds = True if high <= BAR else None if high - low > BAR else False
+        yield Row(
+            f"A/B of {pairs * 2 * BLOCK:,} steps of {step:.0f} ms, {clock}",
+            f"{low:+.2%} to {high:+.2%}{' (not shown)' if holds is None else ''}",
+            "upper bound <= 1 %",
+            holds,
+        )
+
+
+def benchmark(long: bool) -> Iterator[Row]:
+    folder = Path(tempfile.mkdtemp(prefix="tracekit-bench-"))
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    tracekit.start(run="bench", dir=str(folder), rank=0, world_size=1, agent=False)
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        yield from accounting(20 if long else 5)
+        yield from a_b(160 if long else 10)
+    finally:
+        dist.destroy_process_group()
+        tracekit.stop()
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main(benchmark, __doc__)
