@@ -15,7 +15,7 @@ from tracekit.adapters.torch._comm.arrivals import Arrivals
 from tracekit.adapters.torch._compile import is_compiling
 from tracekit.adapters.torch._ddp import Replica, ddp_around
 from tracekit.adapters.torch._device import DevicePhase
-from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._loop import BACKWARD, EVAL, FORWARD, Loop
 from tracekit.recorder import SpanType
 
@@ -54,19 +54,22 @@ class TracedModel:
         One inside a backward computes activations anew that were not kept: part of the backward.
         """
         loop = self.loop
-        if loop.is_inside(BACKWARD):
+        if BACKWARD in loop.open:
             return call(model, *args, **kw)
         trains = torch.is_grad_enabled()
-        synchronises = self._before(model, trains)
-        phase = FORWARD if trains or loop.is_inside(FORWARD) else EVAL
+        synchronised: Sequence[Arrivals] = ()
+        try:
+            synchronised = self._begins(model, trains)
+        except Exception as error:
+            failed("forward", error)
+        phase = FORWARD if trains or FORWARD in loop.open else EVAL
         result = loop.run(phase, call, (model, *args), kw)
-        if synchronises:
-            self._after(synchronises)
+        for arrivals in synchronised:
+            arrivals.forward_ended()
         return result
 
-    @guarded("forward")
-    def _before(self, model: torch.nn.Module, trains: bool) -> Sequence[bool]:
-        """Which of the DDP objects the backward synchronises; none where no backward follows."""
+    def _begins(self, model: torch.nn.Module, trains: bool) -> Sequence[Arrivals]:
+        """What records the gradients that the backward of this forward synchronises."""
         loop = self.loop
         if not loop.used:
             loop.move_here()
@@ -77,18 +80,15 @@ class TracedModel:
                 adopter.adopt(ddp)
         if not trains:
             return ()
-        if not loop.is_inside(FORWARD):
+        if FORWARD not in loop.open:
             loop.forward_begins()
-        synchronises = [reduced.replica.synchronises() for reduced in self._reduced]
-        if False in synchronises:
-            loop.accumulates()
-        return synchronises
-
-    @guarded("forward")
-    def _after(self, synchronises: Sequence[bool]) -> None:
-        for reduced, synchronised in zip(self._reduced, synchronises, strict=True):
-            if synchronised and reduced.arrivals is not None:
-                reduced.arrivals.forward_ended()
+        synchronised = []
+        for reduced in self._reduced:
+            if not reduced.replica.synchronises():
+                loop.accumulates()
+            elif reduced.arrivals is not None:
+                synchronised.append(reduced.arrivals)
+        return synchronised
 
 
 _models: Watch[TracedModel] = Watch()
@@ -104,7 +104,7 @@ def watch_forward(
 def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        traced = _models.get(self)
+        traced = _models.values.get(id(self))
         if traced is None or is_compiling():
             return original(self, *args, **kwargs)
         return traced.forward(self, original, args, kwargs)

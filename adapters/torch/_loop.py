@@ -24,6 +24,7 @@ __all__ = [
     "Synchronised",
     "device_clock_of",
     "loop_here",
+    "loops",
 ]
 
 
@@ -56,17 +57,18 @@ class Synchronised(Protocol):
         ...
 
 
-_loops: dict[int, Loop] = {}
+loops: dict[int, Loop] = {}
+"""By the thread that a loop belongs to."""
 
 
 def loop_here() -> Loop | None:
     """The loop of the calling thread, while one is traced."""
-    return _loops.get(get_ident())
+    return loops.get(get_ident())
 
 
 def device_clock_of(device: Any) -> DeviceClock | None:
     """The clock of a device on which a traced model lives; also for the threads of its backward."""
-    for loop in (_loops.get(get_ident()), *_loops.values()):
+    for loop in (loops.get(get_ident()), *loops.values()):
         if loop is not None and loop.device is not None and loop.device.serves(device):
             return loop.device
     return None
@@ -95,8 +97,10 @@ class Loop:
         self._shared: dict[Any, tuple[int, list[Callable[[], None]]]] = {}
         self.used = False
         """Whether a phase was seen: from then on the loop is its thread's."""
-        self._step_open = False
-        self._inside: set[Phase] = set()
+        self.step_open = False
+        """Whether a step is open that was begun here."""
+        self.open: set[Phase] = set()
+        """The phases that the thread is in."""
         self._waiting = False
         self._micro = 0
         self._accumulates = False
@@ -106,9 +110,9 @@ class Loop:
     def join(cls, rec: Recorder) -> Loop:
         """The calling thread's loop, made when there is none."""
         thread = get_ident()
-        loop = _loops.get(thread)
+        loop = loops.get(thread)
         if loop is None or loop.recorder is not rec:
-            loop = _loops[thread] = cls(rec, thread)
+            loop = loops[thread] = cls(rec, thread)
         loop.users += 1
         return loop
 
@@ -116,18 +120,18 @@ class Loop:
         """Forget the loop when its last handle goes; the step that is open ends here."""
         self.users -= 1
         if not self.users:
-            if _loops.get(self.thread) is self:
-                del _loops[self.thread]
+            if loops.get(self.thread) is self:
+                del loops[self.thread]
             self.stop_steps()
 
     def move_here(self) -> None:
         """Follow the training to the calling thread, as long as it has done nothing elsewhere."""
         thread = get_ident()
-        if thread != self.thread and not self.used and thread not in _loops:
-            if _loops.get(self.thread) is self:
-                del _loops[self.thread]
+        if thread != self.thread and not self.used and thread not in loops:
+            if loops.get(self.thread) is self:
+                del loops[self.thread]
             self.thread = thread
-            _loops[thread] = self
+            loops[thread] = self
 
     def watch_updates(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call this after each update, while its step is open; returns what ends that."""
@@ -163,10 +167,10 @@ class Loop:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call the user's function as this phase; a phase inside itself is not recorded again."""
-        if phase in self._inside or pause.on or get_ident() != self.thread:
+        if phase in self.open or pause.on or get_ident() != self.thread:
             return call(*args, **kwargs)
         self.used = True
-        self._inside.add(phase)
+        self.open.add(phase)
         device = self.device
         try:
             if device is None:
@@ -179,15 +183,15 @@ class Loop:
             finally:
                 device.span(phase.device, mark, device.mark())
         finally:
-            self._inside.discard(phase)
+            self.open.discard(phase)
 
     @contextmanager
     def inside(self, phase: Phase) -> Iterator[None]:
         """The same for a part of a call."""
-        if phase in self._inside or pause.on or get_ident() != self.thread:
+        if phase in self.open or pause.on or get_ident() != self.thread:
             yield
             return
-        self._inside.add(phase)
+        self.open.add(phase)
         device = self.device
         mark = device.mark() if device is not None else None
         try:
@@ -196,11 +200,7 @@ class Loop:
         finally:
             if device is not None:
                 device.span(phase.device, mark, device.mark())
-            self._inside.discard(phase)
-
-    def is_inside(self, phase: Phase) -> bool:
-        """Whether the phase runs at the moment."""
-        return phase in self._inside
+            self.open.discard(phase)
 
     @property
     def waits(self) -> bool:
@@ -227,7 +227,7 @@ class Loop:
 
     def backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a backward; what it synchronises is told when it begins and when it is over."""
-        if BACKWARD in self._inside or get_ident() != self.thread:
+        if BACKWARD in self.open:
             return call(*args, **kwargs)
         if pause.on:
             self._backward_done = True
@@ -236,7 +236,10 @@ class Loop:
 
     def _backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self.told_loss is not None:
-            self.told_loss(args, kwargs)
+            try:
+                self.told_loss(args, kwargs)
+            except Exception as error:
+                failed("loss", error)
         replicas = self.synchronised
         for replica in replicas:
             replica.backward_begins()
@@ -268,7 +271,7 @@ class Loop:
         A second one in a step shows that steps have micro-steps here.
         """
         self.forwards = True
-        if not self._step_open:
+        if not self.step_open:
             self._open_step()
         if self._backward_done or self._accumulates:
             self._next_micro_step()
@@ -292,31 +295,33 @@ class Loop:
 
     @guarded("optimizer step")
     def optimizer_begins(self) -> None:
-        """The optimizer updates the parameters."""
+        """The optimizer updates the parameters; needless where ``forwards`` and ``step_open``."""
         if not self.forwards and self.without_forward is not None:
             self.without_forward()
-        if not self._step_open:
+        if not self.step_open:
             self._open_step()
 
-    @guarded("optimizer step")
     def optimizer_ends(self) -> None:
         """The update is done: this step ends and the next one begins, so that steps tile."""
-        self._micro = 0
-        self._backward_done = False
-        for told in () if pause.on else self._updated:
-            told()
-        if self.device is not None:
-            self.device.poll()
-        if not self.recorder.user_steps:
-            self._begin_step()
+        try:
+            self._micro = 0
+            self._backward_done = False
+            for told in () if pause.on else self._updated:
+                told()
+            if self.device is not None:
+                self.device.poll()
+            if not self.recorder.user_steps:
+                self._begin_step()
+        except Exception as error:
+            failed("optimizer step", error)
 
     def _open_step(self) -> None:
-        if self.stepper is not None and not self._step_open and not self.recorder.user_steps:
+        if self.stepper is not None and not self.step_open and not self.recorder.user_steps:
             self._begin_step()
 
     def _begin_step(self) -> None:
         self.recorder.begin_step()
-        self._step_open = True
+        self.step_open = True
         if self._accumulates:
             self.recorder.set_micro_step(0)
 
@@ -333,9 +338,9 @@ class Loop:
     def stop_steps(self) -> None:
         """End the step that is open; from now on nobody marks steps."""
         self.stepper = None
-        if self._step_open and not self.recorder.user_steps:
+        if self.step_open and not self.recorder.user_steps:
             try:
                 self.recorder.end_step()
             except Exception as error:
                 failed("step", error)
-        self._step_open = False
+        self.step_open = False

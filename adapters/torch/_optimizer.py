@@ -82,16 +82,20 @@ class Updates:
 
     def step(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         loop = self._loop
-        if loop.is_inside(OPTIMIZER) or (self.idle is not None and self.idle()):
+        if OPTIMIZER in loop.open or (self.idle is not None and self.idle()):
             return call(*args, **kwargs)
-        self._follow()
+        if loop.stepper is self:
+            self._unused = 0
+        else:
+            self._follow()
         closure = None
         if args or kwargs:
             closure = next((one for one in (*args[:2], *kwargs.values()) if callable(one)), None)
         if closure is not None:
             result = self._around(closure, call, args, kwargs)
         else:
-            loop.optimizer_begins()
+            if not (loop.forwards and loop.step_open):
+                loop.optimizer_begins()
             result = loop.run(OPTIMIZER, call, args, kwargs)
         self.made += 1
         if self.updated is not None:
@@ -105,9 +109,7 @@ class Updates:
     def _follow(self) -> None:
         """End steps in place of an optimizer that does so no more."""
         stepper = self._loop.stepper
-        if stepper is self:
-            self._unused = 0
-        elif isinstance(stepper, Updates):
+        if isinstance(stepper, Updates):
             stepper._unused += 1
             if stepper._unused > MOST_IDLE:
                 self._unused = 0
@@ -219,7 +221,7 @@ class _Step:
         function = self._function
         call = types.MethodType(function, optimizer) if function is not None else self._own
         assert call is not None
-        watched = _optimizers.get(optimizer)
+        watched = _optimizers.values.get(id(optimizer))
         if watched is None or is_compiling():
             return call(*args, **kwargs)
         return watched.step(call, args, kwargs)

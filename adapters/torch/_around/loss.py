@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from tracekit import recorder
-from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
 
 __all__ = ["watch_loss"]
@@ -23,7 +22,6 @@ def watch_loss(loop: Loop) -> list[Callable[[], None]]:
 
 
 def _watch(loop: Loop) -> list[Callable[[], None]]:
-    @guarded("loss")
     def tell(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         scaled, loop.scaled = loop.scaled, None
         loss = args[0] if args else kwargs.get("tensors")

@@ -41,13 +41,16 @@ class _Memory:
         self._loop = loop
         self._next = 0
 
-    @guarded("memory")
     def updated(self) -> None:
         """Look, unless the last look was a moment ago: asking takes some microseconds."""
         now = clock()
         if now >= self._next:
             self._next = now + EVERY_NS
-            self.look()
+            self._look_now()
+
+    @guarded("memory")
+    def _look_now(self) -> None:
+        self.look()
 
     def look(self) -> None:
         """Record what has changed."""

@@ -10,7 +10,7 @@ import torch
 
 from tracekit.adapters.torch._facts.sizes import local_bytes
 from tracekit.adapters.torch._facts.telling import tell
-from tracekit.adapters.torch._guard import guarded
+from tracekit.adapters.torch._guard import failed, guarded
 from tracekit.adapters.torch._loop import Loop
 from tracekit.recorder import pause
 
@@ -60,19 +60,24 @@ class _Rates:
         groups = {"groups": len(optimizer.param_groups), "learning_rates": rates}
         tell("optimizer", {"class": type(optimizer).__name__, **groups, **given})
 
-    @guarded("lr")
     def updated(self) -> None:
         """An update was made with the rates that stand there now."""
         optimizer = self._optimizer()
         if optimizer is None or pause.on:
             return
-        groups = optimizer.param_groups
-        for seen, group in zip(self._seen, groups):  # noqa: B905  (the others are not looked at)
-            if group["lr"] is not seen:
-                break
-        else:  # a number that is still the same object has not changed
-            if not self._may_change_unseen and len(groups) == self._groups:
-                return
+        try:
+            groups = optimizer.param_groups
+            for seen, group in zip(self._seen, groups):  # noqa: B905  (the others are not looked at)
+                if group["lr"] is not seen:
+                    break
+            else:  # a number that is still the same object has not changed
+                if not self._may_change_unseen and len(groups) == self._groups:
+                    return
+            self._look(optimizer)
+        except Exception as error:
+            failed("lr", error)
+
+    def _look(self, optimizer: Any) -> None:
         before = self._rates
         told, self._told = self._told, True
         rates = self._read(optimizer)

@@ -73,33 +73,48 @@ class Arrivals:
 
     # What the training does
 
-    @guarded("all_reduce arrivals")
     def forward_ended(self) -> None:
         """A forward is over whose backward synchronises gradients."""
-        if not self._replica.reduces_in_python():
-            self._expected = True
-            self._clear()
+        try:
+            if self._replica.reduces_in_python():
+                return
+        except Exception as error:
+            failed("all_reduce arrivals", error)
+            return
+        self._expected = True
+        if self._times:
+            self._times.clear()
+        self._left = len(self._hooks)
+        self._first = self._last = 0
+        self._first_mark = self._last_mark = None
+        self._token = None
 
-    @guarded("all_reduce arrivals")
     def backward_begins(self) -> None:
         """From here on hooks count, if the gradients are to be synchronised."""
-        self._armed = self._expected
         self._thread = get_ident()
-        if self._armed:
-            self._before = self._group.last()
+        if self._expected:
+            try:
+                self._before = self._group.last()
+                self._armed = True
+            except Exception as error:
+                failed("all_reduce arrivals", error)
 
-    @guarded("all_reduce arrivals")
     def backward_ends(self, error: bool) -> None:
         """The all-reduce is over: record it."""
         if not self._armed:
             return
         self._armed = False
+        try:
+            self._end(error)
+        except Exception as mistake:
+            failed("all_reduce arrivals", mistake)
+
+    def _end(self, error: bool) -> None:
         came = len(self._hooks) - self._left
         if error:
             if self._token is not None:
                 self._type.end(self._token, error=True)
             self._expected = False
-            self._clear()
         elif came > 0 and (self._left <= 0 or self._leaves_out):
             self._expected = False
             if self._learning:
@@ -164,13 +179,6 @@ class Arrivals:
             self._type.end(self._token, attributes)
         else:
             self._type.complete(last, clock(), seq, nbytes, attributes)
-
-    def _clear(self) -> None:
-        self._times.clear()
-        self._left = len(self._hooks)
-        self._first = self._last = 0
-        self._first_mark = self._last_mark = None
-        self._token = None
 
     # The hooks: on the thread that runs the backward
 
