@@ -23,7 +23,9 @@ def watch_loss(loop: Loop) -> list[Callable[[], None]]:
 
 def _watch(loop: Loop) -> list[Callable[[], None]]:
     def tell(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        scaled, loop.scaled = loop.scaled, None
+        scaled = loop.scaled
+        if scaled is not None:
+            loop.scaled = None
         loss = args[0] if args else kwargs.get("tensors")
         if type(loss) is not torch.Tensor:
             if not isinstance(loss, (list, tuple)) or len(loss) != 1:

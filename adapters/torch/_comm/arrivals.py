@@ -149,36 +149,36 @@ class Arrivals:
         return last
 
     def _record(self) -> None:
-        buckets = self._buckets
-        first, last = self._first, self._last
         attributes: dict[str, Any] = {}
-        if buckets is not None:
-            attributes["buckets"] = len(buckets)
-            if self._looks_at_all:
-                ready = dict.fromkeys(range(len(buckets)), 0)
-                bucket_of = {index: b for b, bucket in enumerate(buckets) for index in bucket}
-                for index, time in self._times:
-                    ready[bucket_of[index]] = time
-                first = min((time for time in ready.values() if time), default=last)
-            attributes["launch_ns"] = first
-        nbytes = self._replica.gradient_bytes
-        seq = self._number()
-        if self._device is not None:
-            if self._first_mark is not None and buckets is not None:
+        if self._buckets is not None:
+            first = self._first_ready(self._buckets) if self._looks_at_all else self._first
+            attributes = {"buckets": len(self._buckets), "launch_ns": first}
+        token, seq = self._token, self._number()
+        if token is not None:
+            self._type.amend(token, seq)
+            self._type.end(token, attributes)
+        elif self._device is None:
+            nbytes = self._replica.gradient_bytes
+            self._type.complete(self._last, clock(), seq, nbytes, attributes)
+        else:
+            if self._first_mark is not None and attributes:
                 attributes["launch_ns"] = self._first_mark
             self._device.span(
                 self._device_phase,
                 self._last_mark,
                 self._device.mark(),
                 seq,
-                nbytes,
+                self._replica.gradient_bytes,
                 attributes,
             )
-        elif self._token is not None:
-            self._type.amend(self._token, seq)
-            self._type.end(self._token, attributes)
-        else:
-            self._type.complete(last, clock(), seq, nbytes, attributes)
+
+    def _first_ready(self, buckets: list[list[int]]) -> int:
+        """When the first bucket had all its gradients."""
+        ready = dict.fromkeys(range(len(buckets)), 0)
+        bucket_of = {index: b for b, bucket in enumerate(buckets) for index in bucket}
+        for index, time in self._times:
+            ready[bucket_of[index]] = time
+        return min((time for time in ready.values() if time), default=self._last)
 
     # The hooks: on the thread that runs the backward
 
@@ -194,7 +194,10 @@ class Arrivals:
             if self._device is not None:
                 self._came_on_device()
             elif not self._left:
-                self._all_came()
+                # Open the span now, so that a rank that hangs here shows it.
+                if get_ident() == self._thread and not self._early:
+                    expected = self._before + self._calls
+                    self._token = self._type.begin(expected, self._replica.gradient_bytes)
             elif self._left < 0:
                 self._early = True
         except Exception as error:
@@ -205,12 +208,6 @@ class Arrivals:
         if self._armed:
             self._times.append((index, clock()))
             self._came(parameter)
-
-    def _all_came(self) -> None:
-        """Every bucket is ready: open the span now, so that a rank that hangs here shows it."""
-        if get_ident() == self._thread and not self._early:
-            expected = self._before + self._calls
-            self._token = self._type.begin(expected, self._replica.gradient_bytes)
 
     def _came_on_device(self) -> None:
         assert self._device is not None
