@@ -25,11 +25,6 @@ class Options:
     set_aside_at_most: float = 0.5
     """Steps with a checkpoint or evaluation leave the statistics unless more of them have one."""
 
-    huge_times_median: float = 10.0
-    """How long a step must take, in median steps, to be set aside and told by itself."""
-    huge_s: float = 1.0
-    """... and how much longer than that one, in seconds."""
-
     straggler_warning: float = 0.10
     """Imposed wait that is worth a warning."""
     straggler_critical: float = 0.20

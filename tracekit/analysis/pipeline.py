@@ -28,7 +28,6 @@ from tracekit.analysis.record import Record
 from tracekit.analysis.roles.peers import Peers, find_peers
 from tracekit.analysis.roles.traffic import read_traffic
 from tracekit.analysis.slow.judge import judge
-from tracekit.analysis.slow.once import once_findings
 from tracekit.analysis.slow.share_verdicts import share_findings
 from tracekit.analysis.slow.verdicts import straggler_findings, straggler_summaries
 from tracekit.analysis.summaries import (
@@ -122,7 +121,6 @@ def analyze(
             findings += straggler_findings(
                 judgement, tables, facts, run, step_ms, shares.wait, options, where
             )
-            findings += once_findings(judgement, tables, looked, peers, options, where)
         findings += _undecided(peers, tables)
         suspects = judgement.suspects if judgement is not None else ()
         stage = judgement.stage if judgement is not None else None

@@ -58,7 +58,6 @@ IDS = MappingProxyType(
         "scaling.efficiency": "more ranks bring too little",
         "straggler.data_imbalance": "every rank's work varies, and another one is last each time",
         "straggler.intermittent": "one rank is late now and then, for the same reason",
-        "straggler.once": "a few steps took many times the usual",
         "straggler.rank": "one rank makes the others wait, step after step",
         "straggler.stage": "one pipeline stage has more work than the others",
     }

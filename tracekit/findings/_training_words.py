@@ -10,49 +10,6 @@ __all__ = ["TRAINING_WORDS"]
 
 
 TRAINING_WORDS: Mapping[str, str] = {
-    "straggler.rank": _(
-        "rank {rank} makes the others wait {ms:.1f} ms in every step ({percent:.0f} %): {cause}"
-    ),
-    "straggler.rank.unsure": _(
-        "rank {rank} made the others wait {ms:.1f} ms a step ({percent:.0f} %), but {steps} steps"
-        " are too few to be sure: {cause}"
-    ),
-    "straggler.rank.mean": _(
-        "rank {rank} works {ratio:.1f} times as long as the ranks do on average: {cause}"
-    ),
-    "straggler.intermittent": _(
-        "rank {rank} is late in {count} of {steps} steps, {each:.1f} ms each time"
-        " ({percent:.0f} % of all time): {cause}"
-    ),
-    "straggler.once": _("{what}: {who}"),
-    "straggler.once.one": _("step {step} took {took:.1f} s, {times:.0f} times the usual"),
-    "straggler.once.many": _(
-        "{count} steps took many times the usual, the longest, step {step}, {took:.1f} s"
-    ),
-    "straggler.once.rank": _("rank {rank} kept the others waiting for {late:.1f} s, in {phase}"),
-    "straggler.once.nobody": _("no rank alone kept the others waiting"),
-    "straggler.unit": _(
-        "{ranks}, which wait for each other in every layer, make the others wait {ms:.1f} ms a"
-        " step ({percent:.0f} %), late in {count} of {steps} steps: {phase}"
-    ),
-    "straggler.stage": _(
-        "pipeline {stages} of {of} ({ranks}) has {ms:.1f} ms more work in every step than any other"
-        " ({percent:.0f} %), in {cause}"
-    ),
-    "straggler.stage.unsure": _(
-        "pipeline {stages} of {of} ({ranks}) had {ms:.1f} ms more work a step than any other"
-        " ({percent:.0f} %), but {steps} steps are too few to be sure: {cause}"
-    ),
-    "stages.one": _("stage {listed}"),
-    "stages.many": _("stages {listed}"),
-    "straggler.data_imbalance": _(
-        "every rank's work varies by itself, forward and backward alike: {percent:.0f} % of the"
-        " step is waiting for whoever got the most"
-    ),
-    "straggler.unknown_roles": _(
-        "ranks communicate in several kinds of groups and their roles are not known:"
-        " no rank is judged"
-    ),
     # The cluster
     "config.tf_config.invalid": _("TF_CONFIG of {ranks} cannot be used: {error}"),
     "cluster.index": _("it says {job} {index}, and the cluster has {count} of these"),

@@ -34,10 +34,7 @@ def looked_into(
         return steps
     known: npt.NDArray[np.bool_] = np.all(list(inside.values()), axis=0)
     used = steps.used[known[steps.used]]
-    if not len(used):
-        return steps
-    warm, huge = (places[known[places]] for places in (steps.warm, steps.huge))
-    return replace(steps, used=used, warm=warm, huge=huge)
+    return replace(steps, used=used, warm=steps.warm[known[steps.warm]]) if len(used) else steps
 
 
 def _windows(engine: Engine, attempt: int) -> Iterator[tuple[int, int, int]]:

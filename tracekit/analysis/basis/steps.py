@@ -1,4 +1,4 @@
-"""Which steps the statistics rest on: complete, past warm-up, nothing special in them."""
+"""Which steps the statistics rest on: complete, past warm-up, without checkpoint or evaluation."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class Steps:
     """Warm, and none of those that are set aside: the statistics rest on them."""
     warm_up: int
     """Complete steps that warm-up took."""
-    huge: Places = field(default_factory=lambda: np.zeros(0, np.intp))
-    """Warm, and set aside since they took many times the usual without a checkpoint to blame."""
     untraced: Places = field(default_factory=lambda: np.zeros(0, np.intp))
     """Past warm-up, with nothing recorded in them: they tell what recording costs."""
 
@@ -47,15 +45,7 @@ def choose_steps(tables: Tables, options: Options) -> Steps:
     special = tables.values["own_checkpoint"][warm] + tables.values["own_eval"][warm]
     flagged = (special > 0).any(axis=1)
     few = flagged.mean() <= options.set_aside_at_most if len(warm) else False
-    huge = _huge(wall[warm].mean(axis=1), options) & ~flagged
-    used = warm[~flagged & ~huge] if few else warm[~huge]
-    return Steps(complete, warm, used, warm_up, warm[huge], dark)
-
-
-def _huge(wall: npt.NDArray[np.float32], options: Options) -> npt.NDArray[np.bool_]:
-    """Which steps take so long that a mean over the run would tell of nothing else."""
-    usual = float(np.median(wall)) if len(wall) else 0.0
-    return (wall > options.huge_times_median * usual) & (wall > usual + options.huge_s * 1e9)
+    return Steps(complete, warm, warm[~flagged] if few else warm, warm_up, dark)
 
 
 def _without_stub(complete: Places, tables: Tables) -> Places:
