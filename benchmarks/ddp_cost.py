@@ -11,35 +11,29 @@ the step itself, since a neighbour who takes caches and memory makes both slower
 functions in the same places that only call on, and hooks that do nothing.
 
 A/B: a block is judged by the median of its steps, and by the CPU time of the process, which no
-neighbour can steal. Of a pair the logarithm of the ratio counts: of two equal blocks on a noisy
-machine the mean of ratios says that the first is slower. The interval is a bootstrap's over the
-pairs, of their median, since now and then a neighbour has half of a core.
+neighbour can steal (``turns.py``).
 """
 
 from __future__ import annotations
 
-import math
 import os
 import random
-import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time, thread_time_ns
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-import tracekit
+from benchmarks.one_rank import one_rank
 from benchmarks.rows import Row, main
+from benchmarks.turns import changes, take_turns
 from tracekit.adapters.torch import trace
 
 BUCKETS = 100
@@ -183,9 +177,6 @@ def accounting(pairs: int) -> Iterator[Row]:
         )
 
 
-BAR = 0.01
-
-
 def block(training: Training, traced: bool) -> tuple[float, float]:
     """Median wall time and mean CPU time of a step, in milliseconds."""
     walls: list[float] = []
@@ -200,48 +191,13 @@ def block(training: Training, traced: bool) -> tuple[float, float]:
     return median(walls) * 1000, (process_time() - cpu) / len(walls) * 1000
 
 
-def interval(pairs: list[float]) -> tuple[float, float]:
-    """The middle 95 % of bootstrapped medians of logarithms, as changes."""
-    chance = random.Random(0)
-    medians = sorted(median(chance.choices(pairs, k=len(pairs))) for _ in range(4_000))
-    return math.expm1(medians[100]), math.expm1(medians[-101])
-
-
-def a_b(pairs: int) -> Iterator[Row]:
-    """Blocks with and without tracing take turns."""
-    training = Training()
-    block(training, traced=True)
-    block(training, traced=False)
-    blocks: list[dict[bool, tuple[float, float]]] = []
-    for _ in range(pairs):
-        order = random.sample([True, False], 2)
-        blocks.append({traced: block(training, traced) for traced in order})
-    for place, clock in enumerate(("wall time", "CPU time")):
-        step = median(pair[False][place] for pair in blocks)
-        low, high = interval([math.log(pair[True][place] / pair[False][place]) for pair in blocks])
-        holds = True if high <= BAR else None if high - low > BAR else False
-        yield Row(
-            f"A/B of {pairs * 2 * BLOCK:,} steps of {step:.0f} ms, {clock}",
-            f"{low:+.2%} to {high:+.2%}{' (not shown)' if holds is None else ''}",
-            "upper bound <= 1 %",
-            holds,
-        )
-
-
 def benchmark(long: bool) -> Iterator[Row]:
-    folder = Path(tempfile.mkdtemp(prefix="tracekit-bench-"))
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    tracekit.start(run="bench", dir=str(folder), rank=0, world_size=1, agent=False)
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    try:
+    with one_rank():
         yield from accounting(20 if long else 5)
-        yield from a_b(160 if long else 10)
-    finally:
-        dist.destroy_process_group()
-        tracekit.stop()
-        shutil.rmtree(folder)
+        training = Training()
+        blocks = take_turns(lambda traced: block(training, traced), 160 if long else 10)
+        yield from changes(blocks, BLOCK, "DDP")
 
 
 if __name__ == "__main__":

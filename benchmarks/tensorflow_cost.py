@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import Iterator
-from statistics import fmean, median
+from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
@@ -33,11 +32,11 @@ import tensorflow as tf  # noqa: E402
 
 import tracekit  # noqa: E402
 from benchmarks.rows import Row, main  # noqa: E402
+from benchmarks.turns import CLOCKS, changes, interval, take_turns  # noqa: E402
 from tracekit.adapters.tensorflow import trace_dataset, trace_strategy  # noqa: E402
 
 STEP_US = 50_000
 WARM_UP = 10
-BAR = 0.01
 
 
 class Training:
@@ -68,7 +67,7 @@ class Training:
         return tf.function(lambda batch: self.strategy.run(local, args=batch))
 
     def block(self, traced: bool) -> tuple[float, float]:
-        """Median wall time and mean CPU time of a step, in microseconds."""
+        """Median wall time and mean CPU time of a step, in milliseconds."""
         data = self.strategy.experimental_distribute_dataset(self.data)
         with contextlib.ExitStack() as stack:
             if traced:
@@ -86,22 +85,7 @@ class Training:
                     walls.append(now - begun)
                 begun = now
             cpu = (process_time() - cpu) / len(walls)
-        return median(walls) * 1e6, cpu * 1e6
-
-
-def interval(changes: list[float]) -> tuple[float, float]:
-    """The middle 95 % of bootstrapped means."""
-    chance = random.Random(0)
-    means = sorted(fmean(chance.choices(changes, k=len(changes))) for _ in range(4_000))
-    return means[100], means[-101]
-
-
-def pairs(training: Training, count: int) -> list[dict[bool, tuple[float, float]]]:
-    """Blocks with and without tracing take turns."""
-    for traced in (True, False):
-        training.block(traced)
-    orders = [random.sample([True, False], 2) for _ in range(count)]
-    return [{traced: training.block(traced) for traced in order} for order in orders]
+        return median(walls) * 1e3, cpu * 1e3
 
 
 def benchmark(long: bool) -> Iterator[Row]:
@@ -109,30 +93,23 @@ def benchmark(long: bool) -> Iterator[Row]:
     tracekit.start(run="bench", dir=folder, rank=0, world_size=1, agent=False)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     try:
-        blocks = pairs(Training(strategy, 8, 2, 8, 300), 40 if long else 12)
-        for place, clock in enumerate(("wall time", "CPU time")):
+        blocks = take_turns(Training(strategy, 8, 2, 8, 300).block, 40 if long else 12)
+        for place, clock in enumerate(CLOCKS):
             step = median(pair[False][place] for pair in blocks)
-            low, high = interval([pair[True][place] - pair[False][place] for pair in blocks])
+            low, high = interval(
+                [1e3 * (pair[True][place] - pair[False][place]) for pair in blocks]
+            )
             bar = 0.005 * STEP_US
             yield Row(
-                f"tracing a step of TensorFlow ({step / 1000:.1f} ms), {clock}",
+                f"tracing a step of TensorFlow ({step:.1f} ms), {clock}",
                 f"{low:.0f} to {high:.0f} us: {low / STEP_US:.2%} to {high / STEP_US:.2%}"
                 f" of {STEP_US // 1000} ms",
                 "<= 0.5 %",
                 True if high <= bar else None if high - low > bar else False,
             )
         training = Training(strategy, 640, 6, 128, 50)
-        blocks = pairs(training, 80 if long else 10)
-        for place, clock in enumerate(("wall time", "CPU time")):
-            step = median(pair[False][place] for pair in blocks) / 1000
-            low, high = interval([pair[True][place] / pair[False][place] - 1 for pair in blocks])
-            holds = True if high <= BAR else None if high - low > BAR else False
-            yield Row(
-                f"A/B of {len(blocks) * 100:,} steps of TensorFlow of {step:.0f} ms, {clock}",
-                f"{low:+.2%} to {high:+.2%}{' (not shown)' if holds is None else ''}",
-                "upper bound <= 1 %",
-                holds,
-            )
+        blocks = take_turns(training.block, 80 if long else 10)
+        yield from changes(blocks, training.block_steps, "TensorFlow")
     finally:
         tracekit.stop()
         shutil.rmtree(folder)

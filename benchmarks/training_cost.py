@@ -13,13 +13,10 @@ tight loop; next to it stands an empty call, for what the machine itself does to
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
-from pathlib import Path
 from statistics import median
 from struct import Struct
 from time import monotonic_ns, perf_counter_ns
@@ -29,7 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-import tracekit
+from benchmarks.one_rank import one_rank
 from benchmarks.rows import Row, main
 from tracekit import recorder
 from tracekit.adapters.torch._comm import collectives as _collectives
@@ -207,18 +204,9 @@ def tails(spans: int) -> Iterator[Row]:
 
 
 def benchmark(long: bool) -> Iterator[Row]:
-    folder = Path(tempfile.mkdtemp(prefix="tracekit-bench-"))
-    tracekit.start(run="bench", dir=str(folder), rank=0, world_size=1, agent=False)
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    try:
+    with one_rank():
         yield from accounting(400 if long else 40)
         yield from tails(1_000_000 if long else 300_000)
-    finally:
-        dist.destroy_process_group()
-        tracekit.stop()
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
