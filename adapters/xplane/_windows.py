@@ -156,13 +156,13 @@ def _adopt(run_dir: Path, window: _Window) -> bool:
     """Write the part of a window, unless the run has it."""
     final = part_folder(run_dir, "spans", window.attempt, window.rank) / window.part
     with _alone(window.folder):
-        if final.exists() or _compacted(run_dir, window.part):
-            return False
-        for table in ("spans", "facts"):  # left by one that was killed
+        for table in ("spans", "facts"):  # left by one that was killed, maybe just after publishing
             for path in part_folder(run_dir, table, window.attempt, window.rank).glob(
                 f".{window.part}.*.tmp"
             ):
                 path.unlink(missing_ok=True)
+        if final.exists() or _compacted(run_dir, window.part):
+            return False
         world = _world_size(run_dir, window)
         places = window.first_step % (1 << 22)
         owner = Owner(

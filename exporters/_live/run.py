@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 
 from tracekit.dataset.conversion import run_json
@@ -74,7 +75,9 @@ class LiveRun:
                 with contextlib.suppress(OSError, ValueError):
                     rank = int(path.name[5:10])
                     if rank not in self.ranks:
-                        self.resources.learn(rank, "rank", path.read_text())
+                        text = path.read_text()
+                        orjson.loads(text)  # half of a file is looked at again
+                        self.resources.learn(rank, "rank", text)
                         self.ranks.add(rank)
         for new in found:
             facts = (values(new.facts[column]) for column in ("rank", "name", "value"))

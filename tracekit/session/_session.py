@@ -182,9 +182,10 @@ class Session:
 
     def _write_rank_file(self, place: Place, described: dict[str, Any]) -> None:
         path = place.attempt_dir / "ranks" / f"{place.stem}.json"
+        temporary = path.with_name(f".{path.name}")
         try:
-            with open(path, "x") as file:
-                json.dump(described, file)
+            temporary.write_text(json.dumps(described))
+            os.replace(temporary, path)  # nobody sees half of it
         except OSError as error:
             say_once(f"{path} was not written: {error.strerror or error}")
 

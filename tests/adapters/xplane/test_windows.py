@@ -115,6 +115,28 @@ def test_a_window_that_a_compaction_took_over_is_not_taken_again(tmp_path: Path)
     assert collectives(run) == WANTED
 
 
+@pytest.mark.parametrize("published", [False, True], ids=["unpublished", "published"])
+@pytest.mark.parametrize("compacted", [False, True], ids=["apart", "compacted"])
+def test_what_a_killed_writer_left_is_removed(
+    published: bool, compacted: bool, tmp_path: Path
+) -> None:
+    run, stems = job(tmp_path)
+    window(run, stems[0])
+    adopt(run, 0)
+    [part] = run.glob("spans/*/*/part-xplane-*.parquet")
+    left = part.with_name(f".{part.name}.1-00000000.tmp")
+    left.write_bytes(part.read_bytes())
+    if not published:
+        part.unlink()
+    if compacted:
+        compact(run)
+    for mark in run.rglob("adopted"):
+        mark.unlink()
+    adopt(run, 0)
+    assert not left.exists()
+    assert collectives(run) == [one for one in WANTED if one[0] == 0]
+
+
 def test_a_part_written_again_after_a_compaction_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

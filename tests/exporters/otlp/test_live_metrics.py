@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -143,6 +144,22 @@ def test_a_rank_that_nobody_waited_for_counts_when_it_comes(
     assert found["tracekit.steps"] == {(0,): 6, (1,): 6}
     assert "tracekit.wait" not in found
     assert told.whole
+
+
+def test_who_a_rank_is_may_be_read_while_it_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "attempt-000" / "ranks"
+    folder.mkdir(parents=True)
+    live = live_run.LiveRun(Source(tmp_path, 0, HOST, 2), {})
+    texts = [json.dumps({"rank": rank, "clock_domain": "boot:0"}) for rank in range(2)]
+    paths = [folder / f"rank-0000{rank}.{HOST}-{100 + rank}.json" for rank in range(2)]
+    paths[0].write_text(texts[0])
+    paths[1].write_text(texts[1][:12])
+    live.look()
+    assert live.ranks == {0}
+    paths[1].write_text(texts[1])
+    live.look()
+    assert live.ranks == {0, 1}
+    assert live.resources.domain(0) == live.resources.domain(1) == "boot:0"
 
 
 def test_a_part_that_cannot_be_read_is_told_of(tmp_path: Path) -> None:
