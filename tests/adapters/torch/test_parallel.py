@@ -140,7 +140,7 @@ def test_sharded_ranks_are_replicas_and_their_phases_hold_the_gathers(
 @pytest.fixture(scope="module")
 def late_in_a_mesh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two replicas of two ranks that share layers; rank 3 has more to do in each of them."""
-    arguments = ("mesh", "--early", "--steps", "40", "--late", "3", "--work", "8")
+    arguments = ("mesh", "--early", "--steps", "60", "--late", "3", "--work", "16")
     return start(tmp_path_factory.mktemp("mesh"), 4, *arguments)
 
 
@@ -155,11 +155,11 @@ def test_ranks_of_a_mesh_have_its_coordinates(late_in_a_mesh: Path) -> None:
     calls = Counter(
         (span["collective_group"], span["collective_seq"], span["collective_op"])
         for span in run.spans
-        if span["kind"] == "comm" and span["name"] != "wait" and span["step"] in range(1, 39)
+        if span["kind"] == "comm" and span["name"] != "wait" and span["step"] in range(1, 59)
     )
     sizes = {span["collective_group"]: span["group_size"] for span in run.spans}
     assert {call: count for call, count in calls.items() if count != sizes[call[0]]} == {}
-    for step in range(1, 39):
+    for step in range(1, 59):
         assert len(run.of(3, "forward", step)) == len(run.of(3, "backward", step)) == 1
 
 
