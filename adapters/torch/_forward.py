@@ -54,7 +54,7 @@ class TracedModel:
         One inside a backward computes activations anew that were not kept: part of the backward.
         """
         loop = self.loop
-        if BACKWARD in loop.open:
+        if loop.open & BACKWARD.bit:
             return call(model, *args, **kw)
         trains = torch.is_grad_enabled()
         synchronised: Sequence[Arrivals] = ()
@@ -62,7 +62,7 @@ class TracedModel:
             synchronised = self._begins(model, trains)
         except Exception as error:
             failed("forward", error)
-        phase = FORWARD if trains or FORWARD in loop.open else EVAL
+        phase = FORWARD if trains or loop.open & FORWARD.bit else EVAL
         result = loop.run(phase, call, (model, *args), kw)
         for arrivals in synchronised:
             arrivals.forward_ended()
@@ -80,13 +80,13 @@ class TracedModel:
                 adopter.adopt(ddp)
         if not trains:
             return ()
-        if FORWARD not in loop.open:
+        if not loop.open & FORWARD.bit:
             loop.forward_begins()
         synchronised = []
         for reduced in self._reduced:
             if not reduced.replica.synchronises():
                 loop.accumulates()
-            elif reduced.arrivals is not None:
+            elif reduced.arrivals is not None and not reduced.replica.reduces_in_python():
                 synchronised.append(reduced.arrivals)
         return synchronised
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from torch import is_grad_enabled
 from tracekit import recorder
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.recorder import Recorder, pause
+from tracekit.recorder import Here, Recorder, clock, pause
 
 __all__ = [
     "BACKWARD",
@@ -28,16 +29,28 @@ __all__ = [
 ]
 
 
+SELDOM_NS = 100_000_000
+"""The least time between two looks at what changes slowly."""
+
+
 class Phase:
-    """A phase of the training and its span types: on the host, and as the launch of device work."""
+    """A phase of the training and its span types: on the host, and as the launch of device work.
+
+    ``bit`` stands for it among those that a thread is in.
+    """
+
+    _made = count()
 
     def __init__(self, name: str, kind: str) -> None:
+        self.bit = 1 << next(self._made)
         self.host = recorder.span_type(name, kind)
         self.launch = recorder.span_type(name, "launch")
         self.device = DevicePhase(name, kind)
+        self.enter, self.exit = self.host.__enter__, self.host.__exit__
 
 
 DATA_WAIT = recorder.span_type("data_wait", "data")
+_enter_wait, _exit_wait = DATA_WAIT.__enter__, DATA_WAIT.__exit__
 EVAL_WAIT = recorder.span_type("data_wait", "eval")
 FORWARD = Phase("forward", "forward")
 EVAL = Phase("forward", "eval")
@@ -48,8 +61,8 @@ OPTIMIZER = Phase("optimizer_step", "optimizer")
 class Synchronised(Protocol):
     """What a backward has to tell: a replicated model whose gradients it may synchronise."""
 
-    def backward_begins(self) -> None:
-        """A backward begins on the loop's thread."""
+    def backward_begins(self, here: Here) -> None:
+        """A backward begins on the loop's thread, whose state ``here`` holds."""
         ...
 
     def backward_ends(self, error: bool) -> None:
@@ -84,23 +97,26 @@ class Loop:
         pause.heeded = True
         self.recorder = rec
         self.thread = thread
+        self.here = Here()
         self.users = 0
         self.device: DeviceClock | None = None
         self.synchronised: list[Synchronised] = []
         self.stepper: object = None  # whose return ends a step: the first traced optimizer
-        self.told_loss: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
+        self.told_loss: Callable[[tuple[Any, ...], Mapping[str, Any], Here], None] | None = None
         self.scaled: tuple[Callable[[], Any], float] | None = None  # a scaled loss, and by what
         self.clip_began = 0
         self.forwards = False  # whether a forward that trains was seen
         self.without_forward: Callable[[], None] | None = None  # called at an update when not
         self._updated: list[Callable[[], None]] = []
+        self._seldom: list[Callable[[], None]] = []
+        self._next_look = 0
         self._shared: dict[Any, tuple[int, list[Callable[[], None]]]] = {}
         self.used = False
         """Whether a phase was seen: from then on the loop is its thread's."""
         self.step_open = False
         """Whether a step is open that was begun here."""
-        self.open: set[Phase] = set()
-        """The phases that the thread is in."""
+        self.open = 0
+        """The bits of the phases that the thread is in."""
         self._waiting = False
         self._micro = 0
         self._accumulates = False
@@ -131,6 +147,7 @@ class Loop:
             if loops.get(self.thread) is self:
                 del loops[self.thread]
             self.thread = thread
+            self.here = Here()
             loops[thread] = self
 
     def watch_updates(self, call: Callable[[], None]) -> Callable[[], None]:
@@ -139,6 +156,16 @@ class Loop:
 
         def stop() -> None:
             self._updated = [other for other in self._updated if other != call]
+
+        return stop
+
+    def watch_seldom(self, call: Callable[[], None]) -> Callable[[], None]:
+        """The same, but not more often than ten times a second."""
+        self._seldom = [*self._seldom, call]
+        self._next_look = 0
+
+        def stop() -> None:
+            self._seldom = [other for other in self._seldom if other != call]
 
         return stop
 
@@ -167,31 +194,50 @@ class Loop:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call the user's function as this phase; a phase inside itself is not recorded again."""
-        if phase in self.open or pause.on or get_ident() != self.thread:
+        bit = phase.bit
+        if self.open & bit or pause.on or get_ident() != self.thread:
             return call(*args, **kwargs)
         self.used = True
-        self.open.add(phase)
-        device = self.device
+        if self.device is not None:
+            return self._launch(self.device, phase, call, args, kwargs)
+        here = self.here
+        self.open |= bit
         try:
-            if device is None:
-                with phase.host:
-                    return call(*args, **kwargs)
-            mark = device.mark()
-            try:
-                with phase.launch:
-                    return call(*args, **kwargs)
-            finally:
-                device.span(phase.device, mark, device.mark())
+            phase.enter(here.state())
+            result = call(*args, **kwargs)
+        except BaseException as error:
+            self.open &= ~bit
+            phase.exit(type(error), None, None, here.state())
+            raise
+        self.open &= ~bit
+        phase.exit(None, None, None, here.state())
+        return result
+
+    def _launch(
+        self,
+        device: DeviceClock,
+        phase: Phase,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """The same where the call only launches what an accelerator does."""
+        mark = device.mark()
+        self.open |= phase.bit
+        try:
+            with phase.launch:
+                return call(*args, **kwargs)
         finally:
-            self.open.discard(phase)
+            device.span(phase.device, mark, device.mark())
+            self.open &= ~phase.bit
 
     @contextmanager
     def inside(self, phase: Phase) -> Iterator[None]:
         """The same for a part of a call."""
-        if phase in self.open or pause.on or get_ident() != self.thread:
+        if self.open & phase.bit or pause.on or get_ident() != self.thread:
             yield
             return
-        self.open.add(phase)
+        self.open |= phase.bit
         device = self.device
         mark = device.mark() if device is not None else None
         try:
@@ -200,7 +246,7 @@ class Loop:
         finally:
             if device is not None:
                 device.span(phase.device, mark, device.mark())
-            self.open.discard(phase)
+            self.open &= ~phase.bit
 
     @property
     def waits(self) -> bool:
@@ -220,14 +266,20 @@ class Loop:
                 self._data_begins()
             if pause.on:
                 return call(*args)
-            with DATA_WAIT:
-                return call(*args)
+            _enter_wait(self.here.state())
+            try:
+                batch = call(*args)
+            except BaseException as error:
+                _exit_wait(type(error), None, None, self.here.state())
+                raise
+            _exit_wait(None, None, None, self.here.state())
+            return batch
         finally:
             self._waiting = False
 
     def backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a backward; what it synchronises is told when it begins and when it is over."""
-        if BACKWARD in self.open:
+        if self.open & BACKWARD.bit:
             return call(*args, **kwargs)
         if pause.on:
             self._backward_done = True
@@ -237,12 +289,12 @@ class Loop:
     def _backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self.told_loss is not None:
             try:
-                self.told_loss(args, kwargs)
+                self.told_loss(args, kwargs, self.here)
             except Exception as error:
                 failed("loss", error)
         replicas = self.synchronised
         for replica in replicas:
-            replica.backward_begins()
+            replica.backward_begins(self.here)
         try:
             result = call(*args, **kwargs)
         except BaseException:
@@ -306,8 +358,14 @@ class Loop:
         try:
             self._micro = 0
             self._backward_done = False
-            for told in () if pause.on else self._updated:
-                told()
+            if not pause.on:
+                for told in self._updated:
+                    told()
+                now = clock()
+                if now >= self._next_look:
+                    self._next_look = now + SELDOM_NS
+                    for told in self._seldom:
+                        told()
             if self.device is not None:
                 self.device.poll()
             if not self.recorder.user_steps:
@@ -320,7 +378,7 @@ class Loop:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        self.recorder.begin_step()
+        self.recorder.next_step_here(self.here.state())
         self.step_open = True
         if self._accumulates:
             self.recorder.set_micro_step(0)

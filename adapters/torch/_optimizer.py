@@ -82,7 +82,7 @@ class Updates:
 
     def step(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         loop = self._loop
-        if OPTIMIZER in loop.open or (self.idle is not None and self.idle()):
+        if loop.open & OPTIMIZER.bit or (self.idle is not None and self.idle()):
             return call(*args, **kwargs)
         if loop.stepper is self:
             self._unused = 0

@@ -40,7 +40,6 @@ __all__ = [
     "RecordType",
     "pack_begun",
     "pack_collective",
-    "pack_collective_begun",
     "pack_event",
     "pack_raw",
     "pack_span",
@@ -92,14 +91,12 @@ pack_span = Struct("6q").pack_into
 pack_collective = Struct("7q").pack_into
 pack_event = Struct("qdqqq").pack_into
 pack_raw = Struct("q48s").pack_into
-pack_begun = Struct("4q24xq").pack_into
-"""Start, what, step, parent and id of a row in the open-span table."""
-pack_collective_begun = Struct("8q").pack_into
-"""Start, what, step, parent, collective and sequence, bytes, lane and id of such a row.
+pack_begun = Struct("8q").pack_into
+"""Start, what, step, parent, collective and sequence, bytes, lane and id of a row in the open-span
+table.
 
-The lane is 0 where ``what`` has it. A row counts while its id, its last word, is not 0:
-``pack_into`` fills with zeros and then writes word by word in order, so an id never stands over a
-row that is not complete."""
+The lane is 0 where ``what`` has it. A row counts while its id, its last word, is not 0: who writes
+word by word writes it last, so it never stands over a row that is not complete."""
 
 
 def what_word(name: int, kind: int, lane: int = 0, flags: int = 0) -> int:

@@ -24,12 +24,14 @@ from tracekit.recorder._recorder import Home, Recorder
 from tracekit.recorder._sink import Chunk, Sink
 from tracekit.recorder._types import CollectiveType, EventType, span_type
 from tracekit.recorder.spans import AttributedSpan, SpanType, Token, clock
+from tracekit.recorder.threads import Here
 
 __all__ = [
     "AttributedSpan",
     "Chunk",
     "CollectiveType",
     "EventType",
+    "Here",
     "Home",
     "Recorder",
     "Sink",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tracekit.model import KINDS
-from tracekit.recorder import spans
+from tracekit.recorder import threads
 from tracekit.recorder._attributes import as_text
 from tracekit.recorder._intern import OTHER, interner
 from tracekit.recorder._overhead import cold_cost
@@ -107,11 +107,11 @@ def _attach() -> ThreadState:
             state = recorder.state()
     except Exception:
         state = null_state(_null_recorder)
-    spans.local.state = state
+    threads.local.state = state
     return state
 
 
-spans.attach = _attach
+threads.attach = _attach
 _bound = threading.local()
 
 
@@ -164,7 +164,7 @@ def install(recorder: Recorder, default: bool = True) -> None:
     _recorders[recorder.rank] = recorder
     if default or _default is None:
         _default = recorder
-        spans.reset()  # else the stacks of other threads would be forgotten
+        threads.reset()  # else the stacks of other threads would be forgotten
 
 
 def remove(recorder: Recorder) -> None:
@@ -175,7 +175,7 @@ def remove(recorder: Recorder) -> None:
             del _recorders[rank]
     if _default is recorder:
         _default = None
-    spans.reset()
+    threads.reset()
 
 
 _when_stopped: list[Callable[[], None]] = []
@@ -197,15 +197,17 @@ def tell_stopped() -> None:
 
 def cost_of(call: Callable[[], Any]) -> int:
     """Nanoseconds that a call costs which records something; nothing of it is kept."""
-    before = getattr(spans.local, "state", None)
-    spans.local.state = null_state(_null_recorder)
+    before = getattr(threads.local, "state", None)
+    threads.local.state = null_state(_null_recorder)
+    threads.turn()
     try:
         return cold_cost(call)
     finally:
         if before is not None:
-            spans.local.state = before
+            threads.local.state = before
         else:
-            del spans.local.state
+            del threads.local.state
+        threads.turn()
 
 
 def renumber(recorder: Recorder) -> None:
@@ -223,8 +225,9 @@ def recorders() -> list[Recorder]:
 
 def _rebind(recorder: Recorder | None) -> None:
     _bound.recorder = recorder
-    if hasattr(spans.local, "state"):
-        del spans.local.state
+    if hasattr(threads.local, "state"):
+        del threads.local.state
+    threads.turn()
 
 
 @contextmanager
@@ -353,7 +356,7 @@ def _after_fork_in_child() -> None:
         recorder.abandon()
     _recorders.clear()
     interner.after_fork()
-    spans.reset()
+    threads.reset()
     _bound.__dict__.clear()
 
 

@@ -18,7 +18,7 @@ from tracekit.model.record import (
     STEP_BITS,
     Flag,
     RecordType,
-    pack_collective_begun,
+    pack_begun,
     pack_event,
     what_word,
 )
@@ -142,7 +142,7 @@ class Recorder:
         state = ThreadState(self, lane << LANE_SHIFT, self.open_words, block)
         for offset, mark in block:
             state.open_words[mark] = 0  # a thread that died inside a span has left it there
-            pack_collective_begun(state.open_words, offset, 0, 0, 0, 0, 0, 0, lane, 0)
+            pack_begun(state.open_words, offset, 0, 0, 0, 0, 0, 0, lane, 0)
         key = id(state)
 
         def released(_: object) -> None:
@@ -224,6 +224,23 @@ class Recorder:
         self._step = (self._untraced_type if pause.on else self._step_type).begin()
         self.step_id = self._step[5]
         self._steps.append([self._step[3], 0, self.step_word, self.step_id])
+
+    def next_step_here(self, state: ThreadState) -> None:
+        """Begin the next step, for who holds the state of its thread: costs half of that."""
+        number, token = self.next_step, self._step
+        if token is not None and number < _MOST_STEPS and not self.measures_overhead:
+            word = (number + 1) << STEP_BITS
+            following = self._step_type.follow(token, word, state)
+            if following is not None:
+                self.next_step = number + 1
+                self.step_word = word
+                self._step = following
+                self.step_id = following[5]
+                begun = following[3]
+                self._steps[-1][1] = begun
+                self._steps.append([begun, 0, word, following[5]])
+                return
+        self.begin_step()
 
     def end_step(self, error: bool = False) -> None:
         """Close the open step; without one nothing happens."""

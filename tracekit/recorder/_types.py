@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit.model import Clock, Collective, kind_code
 from tracekit.model.record import (
@@ -14,14 +14,16 @@ from tracekit.model.record import (
     Flag,
     RecordType,
     pack_collective,
-    pack_collective_begun,
     pack_event,
     what_word,
 )
-from tracekit.recorder import spans
+from tracekit.recorder import threads
 from tracekit.recorder._attributes import write_values
 from tracekit.recorder._intern import interner
 from tracekit.recorder.spans import ERROR, SpanType, Token, clock, halves, write
+
+if TYPE_CHECKING:
+    from tracekit.recorder._thread import ThreadState
 
 __all__ = ["CollectiveType", "EventType", "span_type"]
 
@@ -29,12 +31,13 @@ _ID = 1 << DISTANCE_BITS
 _FARTHEST = _ID - 1
 _COLLECTIVE = int(RecordType.COLLECTIVE)
 _EVENT = int(RecordType.EVENT)
+_VALUES = int(RecordType.VALUES)
 
 
-local = spans.local
+local = threads.local
 
 
-@spans.follow
+@threads.follow
 def _use(current: threading.local) -> None:
     global local
     local = current
@@ -43,19 +46,21 @@ def _use(current: threading.local) -> None:
 class CollectiveType(SpanType):
     """A span type whose spans are the calls of a collective, numbered by ``seq``."""
 
-    __slots__ = ("group", "site")
+    __slots__ = ("group", "launches", "site")
 
     def at(self, site: int, group: int) -> CollectiveType:
         """Say which collective it is, and where its group's numbers stand."""
         self.site = site
         self.group = group
+        self.launches = 0  # the schema of what buckets have
         return self
 
-    def begin(self, seq: int = 0, nbytes: int = 0) -> Token:
-        try:
-            state = local.state
-        except AttributeError:
-            state = spans.attach()
+    def begin(self, seq: int = 0, nbytes: int = 0, state: ThreadState | None = None) -> Token:
+        if state is None:
+            try:
+                state = local.state
+            except AttributeError:
+                state = threads.attach()
         recorder = state.recorder
         parent = recorder.step_id
         if state.top.id > parent:
@@ -70,17 +75,22 @@ class CollectiveType(SpanType):
             row = recorder.overflow()
         words = state.open_words
         start = clock()
-        if row.step is step and row.parent is parent and row.what == what and row.size == nbytes:
-            first = row.start
-            words[first] = start
-            words[first + 4] = site
-            words[row.mark] = id_
-        else:
-            pack_collective_begun(
-                words, row.offset, start, what, step, parent, site, nbytes, 0, id_
-            )
+        first = row.start
+        if (
+            row.step is not step
+            or row.parent is not parent
+            or row.what != what
+            or row.size != nbytes
+        ):
+            words[first + 1] = what
+            words[first + 2] = step
+            words[first + 3] = parent
+            words[first + 5] = nbytes
             if words is recorder.open_words:  # not where this thread is silenced
                 row.what, row.step, row.parent, row.size = what, step, parent, nbytes
+        words[first] = start
+        words[first + 4] = site
+        words[row.mark] = id_
         recorder.group_words[self.group] = seq
         distance = id_ - parent
         ids = id_ * _ID + distance if distance <= _FARTHEST and parent else id_ * _ID
@@ -106,7 +116,7 @@ class CollectiveType(SpanType):
             if state.recorder is not recorder:
                 state = recorder.state()
         except AttributeError:
-            spans.attach()
+            threads.attach()
             state = recorder.state()
         if error:
             what |= ERROR
@@ -128,6 +138,52 @@ class CollectiveType(SpanType):
         if row.mark != recorder.spare_mark:
             recorder.free_rows.append(row)
         recorder.group_words[self.group + 1] = seq
+
+    def end_of_buckets(
+        self, token: Token, buckets: int, launched: int, seq: int, state: ThreadState
+    ) -> None:
+        """End a call that stands for several, the first of them launched before its begin.
+
+        Only now its number is known. ``state`` is that of the thread that calls this. The same as
+        ``amend`` and ``end`` with these attributes, for who comes with cold caches.
+        """
+        end = clock()
+        recorder, row, what, start, step, ids, _, nbytes = token
+        schema = self.launches or self._learn_launches()
+        attributes = {"buckets": buckets, "launch_ns": launched}
+        if row is None or state.recorder is not recorder or not schema:
+            self.amend(token, seq)
+            self.end(token, attributes, at=end)
+            return
+        try:
+            slots = state.slots
+            words, _, mark, commit = next(slots)
+            words[mark - 7] = ids >> DISTANCE_BITS << DISTANCE_BITS | schema
+            words[mark - 6] = buckets
+            words[mark - 5] = launched
+            words[mark] = commit | _VALUES
+            words, _, mark, commit = next(slots)
+            words[mark - 7] = start
+            words[mark - 6] = end - start
+            words[mark - 5] = what
+            words[mark - 4] = step
+            words[mark - 3] = ids
+            words[mark - 2] = self.site | seq
+            words[mark - 1] = nbytes
+            words[mark] = commit | _COLLECTIVE
+        except StopIteration:
+            self.amend(token, seq)
+            self.end(token, attributes, at=end)
+            return
+        token[1] = None
+        recorder.open_words[row.mark] = 0
+        if row.mark != recorder.spare_mark:
+            recorder.free_rows.append(row)
+        recorder.group_words[self.group + 1] = seq
+
+    def _learn_launches(self) -> int:
+        self.launches = interner.schema(("buckets", "launch_ns"), "ii")
+        return self.launches
 
     def drop(self, token: Token) -> None:
         """End a call without a record of it; that the group has it behind it stays known."""
@@ -165,7 +221,7 @@ class CollectiveType(SpanType):
         try:
             state = local.state
         except AttributeError:
-            state = spans.attach()
+            state = threads.attach()
         recorder = state.recorder
         if not parent:
             parent = recorder.step_id
@@ -199,12 +255,13 @@ class EventType:
         self.name = name
         self.what = what_word(interner.name(name), kind_code("user"), 0, int(Flag.VALUE))
 
-    def record(self, value: float) -> None:
+    def record(self, value: float, state: ThreadState | None = None) -> None:
         """The event happens now, on this thread."""
-        try:
-            state = local.state
-        except AttributeError:
-            state = spans.attach()
+        if state is None:
+            try:
+                state = local.state
+            except AttributeError:
+                state = threads.attach()
         recorder = state.recorder
         now, id_ = clock(), next(state.ids)
         try:

@@ -1,9 +1,7 @@
 """The hot path: begin, end and complete a span. Nothing here raises into the job or waits.
 
 Each span type is a class of its own whose ``__enter__`` and ``__exit__`` are static closures: a
-``with`` then binds no method, which halves its cost. ``local`` is a global that start(), stop()
-and fork replace by a fresh ``threading.local``: each thread then finds no state, asks ``attach``
-for one, and no check is needed while recording.
+``with`` then binds no method, which halves its cost.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from tracekit.model.record import (
     DISTANCE_BITS,
     Flag,
-    pack_begun,
     pack_collective,
     pack_span,
 )
+from tracekit.recorder import threads
 from tracekit.recorder._attributes import Shape, write_continuations, write_values
 from tracekit.recorder._thread import innermost
 
@@ -32,15 +30,18 @@ __all__ = [
     "SpanType",
     "Token",
     "clock",
-    "follow",
     "halves",
-    "local",
-    "reset",
-    "thread",
     "write",
 ]
 
-local = threading.local()
+local = threads.local
+
+
+@threads.follow
+def _use(current: threading.local) -> None:
+    global local
+    local = current
+
 
 ERROR = int(Flag.ERROR)
 
@@ -48,38 +49,6 @@ Token = list[Any]
 """A span that was begun: recorder, row, what, start, step, id and parent; of a collective then word
 4 of its record, sequence number and bytes. The row is None once it has ended."""
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
-
-
-def attach() -> ThreadState:
-    """The state of this thread, made on first use; ``_current`` puts the real one here."""
-    raise NotImplementedError
-
-
-def thread() -> ThreadState:
-    """The state of this thread; ``local.state`` for who has no time for a call."""
-    try:
-        state: ThreadState = local.state
-    except AttributeError:
-        state = attach()
-    return state
-
-
-_followers: list[Callable[[threading.local], None]] = []
-
-
-def follow(use: Callable[[threading.local], None]) -> None:
-    """Tell a module which ``local`` to use, now and after each reset: a global of its own costs
-    less than one of this module."""
-    _followers.append(use)
-    use(local)
-
-
-def reset() -> None:
-    """Let every thread ask for its state anew."""
-    global local
-    local = threading.local()
-    for use in _followers:
-        use(local)
 
 
 def write(
@@ -117,13 +86,18 @@ def write(
 
 
 def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[AttributedSpan]]]:
-    """The two halves of ``with`` for one kind and name, and how to make those with attributes."""
+    """The two halves of ``with`` for one kind and name, and how to make those with attributes.
 
-    def enter() -> None:
-        try:
-            state = local.state
-        except AttributeError:
-            state = attach()
+    Who holds the thread's state may give it; such callers come with cold caches, where stores word
+    by word are cheaper than to pack, which is cheaper in a loop.
+    """
+
+    def enter(state: ThreadState | None = None) -> None:
+        if state is None:
+            try:
+                state = local.state
+            except AttributeError:
+                state = threads.attach()
         recorder = state.recorder
         outer = state.top
         frame = outer.deeper or state.deepen(outer)
@@ -148,19 +122,28 @@ def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[Attri
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
+        given: ThreadState | None = None,
     ) -> None:
         end = clock()
         try:
-            state = local.state
+            state: Any = local.state if given is None else given
             frame = state.top
             if frame.what is not what:
                 frame = innermost(frame, what)
             start = frame.start
             flagged = what if kind is None else what | ERROR
             words, offset, mark, commit = next(state.slots)
-            pack_span(
-                words, offset, start, end - start, flagged, frame.step, frame.id, frame.parent
-            )
+            if given is None:
+                pack_span(
+                    words, offset, start, end - start, flagged, frame.step, frame.id, frame.parent
+                )
+            else:
+                words[mark - 7] = start
+                words[mark - 6] = end - start
+                words[mark - 5] = flagged
+                words[mark - 4] = frame.step
+                words[mark - 3] = frame.id
+                words[mark - 2] = frame.parent
             words[mark] = commit
         except StopIteration:
             write(state, None, 0, start, end - start, flagged, frame.step, frame.id, frame.parent)
@@ -241,7 +224,7 @@ class SpanType:
         self.attributed = first
 
     @staticmethod
-    def __enter__() -> None:
+    def __enter__(state: ThreadState | None = None) -> None:
         raise NotImplementedError
 
     @staticmethod
@@ -249,18 +232,20 @@ class SpanType:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
+        given: ThreadState | None = None,
     ) -> None:
         raise NotImplementedError
 
-    def begin(self, seq: int = 0, nbytes: int = 0) -> Token:
+    def begin(self, seq: int = 0, nbytes: int = 0, state: ThreadState | None = None) -> Token:
         """Open a span: from now on it is in the open-span table. End it with ``end``.
 
         Sequence number (below 2**48) and bytes are for the types of collectives.
         """
-        try:
-            state = local.state
-        except AttributeError:
-            state = attach()
+        if state is None:
+            try:
+                state = local.state
+            except AttributeError:
+                state = threads.attach()
         recorder = state.recorder
         parent = recorder.step_id
         if state.top.id > parent:
@@ -274,14 +259,49 @@ class SpanType:
             row = recorder.overflow()
         words = state.open_words
         start = clock()
-        if row.step is step and row.parent is parent and row.what == what and row.size < 0:
-            words[row.start] = start
-            words[row.mark] = id_
-        else:
-            pack_begun(words, row.offset, start, what, step, parent, id_)
+        first = row.start
+        if row.step is not step or row.parent is not parent or row.what != what or row.size >= 0:
+            words[first + 1] = what
+            words[first + 2] = step
+            words[first + 3] = parent
+            if row.size >= 0:
+                words[first + 4] = words[first + 5] = 0
             if words is recorder.open_words:  # not where this thread is silenced
                 row.what, row.step, row.parent, row.size = what, step, parent, -1
+        words[first] = start
+        words[row.mark] = id_
         return [recorder, row, what, start, step, id_, parent]
+
+    def follow(self, token: Token, step: int, state: ThreadState) -> Token | None:
+        """End an open span of this type and begin the next one at the same instant, in its row.
+
+        ``step`` is the new one's step word; ``state`` that of the thread that calls this. None
+        where that is not possible.
+        """
+        recorder, row, what, start, before, id_, parent = token
+        mine = self.placed or self.what | state.lane
+        if row is None or state.recorder is not recorder or state.top.id != parent or what != mine:
+            return None
+        now = clock()
+        try:
+            words, _, mark, commit = next(state.slots)
+        except StopIteration:
+            return None
+        token[1] = None
+        words[mark - 7] = start
+        words[mark - 6] = now - start
+        words[mark - 5] = what
+        words[mark - 4] = before
+        words[mark - 3] = id_
+        words[mark - 2] = parent
+        words[mark] = commit
+        following = next(state.ids)
+        words, first = state.open_words, row.start
+        words[row.mark] = 0
+        words[first] = now
+        words[first + 2] = row.step = step
+        words[row.mark] = following
+        return [recorder, row, what, now, step, following, parent]
 
     def end(
         self,
@@ -307,7 +327,7 @@ class SpanType:
             if state.recorder is not recorder:
                 state = recorder.state()
         except AttributeError:
-            attach()
+            threads.attach()
             state = recorder.state()
         if error:
             what |= ERROR
@@ -345,7 +365,7 @@ class SpanType:
         try:
             state = local.state
         except AttributeError:
-            state = attach()
+            state = threads.attach()
         recorder = state.recorder
         if not parent:
             parent = recorder.step_id

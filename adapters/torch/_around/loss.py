@@ -9,6 +9,7 @@ import torch
 
 from tracekit import recorder
 from tracekit.adapters.torch._loop import Loop
+from tracekit.recorder import Here
 
 __all__ = ["watch_loss"]
 
@@ -22,7 +23,7 @@ def watch_loss(loop: Loop) -> list[Callable[[], None]]:
 
 
 def _watch(loop: Loop) -> list[Callable[[], None]]:
-    def tell(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def tell(args: tuple[Any, ...], kwargs: Mapping[str, Any], here: Here) -> None:
         scaled = loop.scaled
         if scaled is not None:
             loop.scaled = None
@@ -38,11 +39,12 @@ def _watch(loop: Loop) -> list[Callable[[], None]]:
             return
         if len(args) > 1 and args[1] is not None:
             return  # a gradient is given: the end of a part of the model, no loss
-        if kwargs.get("gradient") is not None or kwargs.get("grad_tensors") is not None:
+        if kwargs and not (kwargs.get("gradient") is kwargs.get("grad_tensors") is None):
             return
-        if loss.dim() and loss.numel() != 1:
-            return  # the backward says what is wrong with it
-        value = loss.item()
+        try:
+            value = loss.item()
+        except RuntimeError:
+            return  # no single number: the backward says what is wrong with it
         if type(value) is not float:
             return
         if scaled is not None:
@@ -50,7 +52,7 @@ def _watch(loop: Loop) -> list[Callable[[], None]]:
             if result() is not loss:
                 return  # made of a scaled loss, who knows how
             value /= scale
-        _LOSS.record(value)
+        _LOSS.record(value, here.state())
 
     loop.told_loss = tell
 

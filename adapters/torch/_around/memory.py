@@ -8,12 +8,10 @@ from collections.abc import Callable
 from tracekit import recorder
 from tracekit.adapters.torch._guard import guarded
 from tracekit.adapters.torch._loop import Loop
-from tracekit.recorder import clock
 
 __all__ = ["watch_memory"]
 
 STATM = "/proc/self/statm"
-EVERY_NS = 100_000_000
 CHANGE = 1 << 20
 _MEMORY = recorder.EventType("memory")
 
@@ -26,30 +24,23 @@ def watch_memory(loop: Loop) -> list[Callable[[], None]]:
 def _watch(loop: Loop) -> list[Callable[[], None]]:
     if loop.device is not None:
         memory: _Memory = _OfDevice(loop)
-        return [loop.watch_updates(memory.updated)]
+        return [loop.watch_seldom(memory.updated)]
     try:
         file = os.open(STATM, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         recorder.say_once(f"PyTorch adapter: memory is not recorded: {error}")
         return []
     memory = _OfProcess(loop, file)
-    return [loop.watch_updates(memory.updated), lambda: os.close(file)]
+    return [loop.watch_seldom(memory.updated), lambda: os.close(file)]
 
 
 class _Memory:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._next = 0
-
-    def updated(self) -> None:
-        """Look, unless the last look was a moment ago: asking takes some microseconds."""
-        now = clock()
-        if now >= self._next:
-            self._next = now + EVERY_NS
-            self._look_now()
 
     @guarded("memory")
-    def _look_now(self) -> None:
+    def updated(self) -> None:
+        """An update was made; seldom, since asking takes some microseconds."""
         self.look()
 
     def look(self) -> None:

@@ -103,7 +103,7 @@ def _begins(scaler: Any, optimizer: Any, updates: Updates, loop: Loop) -> int:
 @guarded("gradient scaling")
 def _ended(updates: Updates, before: int | None, loop: Loop) -> None:
     """Without a call of ``optimizer.step`` the update was skipped; the training step is over."""
-    if before == updates.made and OPTIMIZER not in loop.open:
+    if before == updates.made and not loop.open & OPTIMIZER.bit:
         if not pause.on:
             recorder.event("optimizer_skipped")
         updates.skipped()

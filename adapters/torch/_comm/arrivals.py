@@ -24,7 +24,7 @@ from tracekit import recorder
 from tracekit.adapters.torch._ddp import Replica
 from tracekit.adapters.torch._device import DeviceClock, DevicePhase, Mark
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.recorder import CollectiveType, Token, clock
+from tracekit.recorder import CollectiveType, Here, Token, clock
 
 __all__ = ["Arrivals"]
 
@@ -63,6 +63,7 @@ class Arrivals:
         self._expected = False  # a forward promised that gradients are synchronised
         self._armed = False
         self._thread = 0
+        self._here = Here()  # the thread's that calls the backward
         self._times: list[tuple[int, int]] = []
         self._left = self._first = self._last = 0
         self._first_mark: Mark | None = None
@@ -75,12 +76,6 @@ class Arrivals:
 
     def forward_ended(self) -> None:
         """A forward is over whose backward synchronises gradients."""
-        try:
-            if self._replica.reduces_in_python():
-                return
-        except Exception as error:
-            failed("all_reduce arrivals", error)
-            return
         self._expected = True
         if self._times:
             self._times.clear()
@@ -89,9 +84,10 @@ class Arrivals:
         self._first_mark = self._last_mark = None
         self._token = None
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, here: Here) -> None:
         """From here on hooks count, if the gradients are to be synchronised."""
         self._thread = get_ident()
+        self._here = here
         if self._expected:
             try:
                 self._before = self._group.last()
@@ -149,28 +145,26 @@ class Arrivals:
         return last
 
     def _record(self) -> None:
-        attributes: dict[str, Any] = {}
-        if self._buckets is not None:
-            first = self._first_ready(self._buckets) if self._looks_at_all else self._first
-            attributes = {"buckets": len(self._buckets), "launch_ns": first}
-        token, seq = self._token, self._number()
+        token, seq, buckets = self._token, self._number(), self._buckets
+        first: Any = self._first
+        if buckets is not None:
+            if self._looks_at_all:
+                first = self._first_ready(buckets)
+            if token is not None:
+                self._type.end_of_buckets(token, len(buckets), first, seq, self._here.state())
+                return
+        if self._first_mark is not None:
+            first = self._first_mark
+        attributes = {"buckets": len(buckets), "launch_ns": first} if buckets is not None else {}
+        nbytes = self._replica.gradient_bytes
         if token is not None:
             self._type.amend(token, seq)
-            self._type.end(token, attributes)
+            self._type.end(token)
         elif self._device is None:
-            nbytes = self._replica.gradient_bytes
             self._type.complete(self._last, clock(), seq, nbytes, attributes)
         else:
-            if self._first_mark is not None and attributes:
-                attributes["launch_ns"] = self._first_mark
-            self._device.span(
-                self._device_phase,
-                self._last_mark,
-                self._device.mark(),
-                seq,
-                self._replica.gradient_bytes,
-                attributes,
-            )
+            end = self._device.mark()
+            self._device.span(self._device_phase, self._last_mark, end, seq, nbytes, attributes)
 
     def _first_ready(self, buckets: list[list[int]]) -> int:
         """When the first bucket had all its gradients."""
@@ -197,7 +191,9 @@ class Arrivals:
                 # Open the span now, so that a rank that hangs here shows it.
                 if get_ident() == self._thread and not self._early:
                     expected = self._before + self._calls
-                    self._token = self._type.begin(expected, self._replica.gradient_bytes)
+                    self._token = self._type.begin(
+                        expected, self._replica.gradient_bytes, self._here.state()
+                    )
             elif self._left < 0:
                 self._early = True
         except Exception as error:

@@ -30,14 +30,14 @@ from tracekit.adapters.torch._comm.calls import (
 )
 from tracekit.adapters.torch._comm.works import end_pending, later, now, watch_works
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.recorder import Recorder, pause, spans
+from tracekit.recorder import Recorder, pause, threads
 
 __all__ = ["MESSAGES", "message", "size_of", "watch_collectives"]
 
-local = spans.local
+local = threads.local
 
 
-@spans.follow
+@threads.follow
 def _use(current: threading.local) -> None:
     global local
     local = current

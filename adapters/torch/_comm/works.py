@@ -19,15 +19,15 @@ from tracekit.adapters._patch import patch
 from tracekit.adapters.torch._comm.calls import Call, HostFlight, here, insiders
 from tracekit.adapters.torch._comm.exit import settle_at_exit
 from tracekit.adapters.torch._guard import failed, guarded
-from tracekit.recorder import Token, spans
+from tracekit.recorder import Token, threads
 
 __all__ = ["end_pending", "later", "now", "watch_works"]
 
 
-local = spans.local
+local = threads.local
 
 
-@spans.follow
+@threads.follow
 def _use(current: threading.local) -> None:
     global local
     local = current
@@ -64,7 +64,7 @@ def _gone(of: _Of) -> None:
 
 def now(call: Call, work: Any) -> None:
     """The call returns when it is over: the next wait for its work is its end."""
-    state = spans.thread()
+    state = threads.thread()
     if state.pending is not None:
         end_pending(*state.pending[1:])  # nobody has waited for the one before
     state.pending = work, call, None

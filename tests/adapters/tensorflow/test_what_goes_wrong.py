@@ -153,7 +153,7 @@ def all_there(folder: Path, count: int) -> Callable[[], bool]:
     def enough() -> bool:
         if not since and len(list(folder.glob("*/attempt-*/journal/*.head.tkj"))) >= count:
             since.append(time.monotonic())
-        return bool(since) and time.monotonic() - since[0] > 5
+        return bool(since) and time.monotonic() - since[0] > 10
 
     return enough
 

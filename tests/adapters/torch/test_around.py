@@ -20,8 +20,7 @@ from tests.adapters.torch.small import network, phases
 from tests.adapters.torch.tape import Tape, recording
 from tracekit import recorder
 from tracekit.adapters._patch import patched
-from tracekit.adapters.torch import trace
-from tracekit.adapters.torch._around import memory as _memory
+from tracekit.adapters.torch import _loop, trace
 from tracekit.adapters.torch._guard import failures
 
 needs_scaler = pytest.mark.skipif(
@@ -36,7 +35,7 @@ needs_scaler = pytest.mark.skipif(
 def test_while_recording_pauses_steps_go_on_and_say_nothing(
     tape: Tape, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_memory, "EVERY_NS", 0)
+    monkeypatch.setattr(_loop, "SELDOM_NS", 0)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)

@@ -19,7 +19,9 @@ NOISE = bytes(range(256)) * 400_000
 def test_a_thread_that_computes_without_the_interpreter_is_seen_until_it_is_over() -> None:
     thread = threading.Thread(target=zlib.compress, args=(NOISE, 9))
     thread.start()
-    seen = _exit._others_run()
+    seen = False  # between its start and its work it may wait for the interpreter
+    while not seen and thread.is_alive():
+        seen = _exit._others_run()
     thread.join()
     assert seen
     _exit._settle()

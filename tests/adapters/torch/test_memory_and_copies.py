@@ -16,14 +16,14 @@ from tests.adapters.torch.small import network, traced_steps
 from tests.adapters.torch.tape import Tape
 from tracekit import recorder
 from tracekit.adapters._patch import patched
-from tracekit.adapters.torch import trace
+from tracekit.adapters.torch import _loop, trace
 from tracekit.adapters.torch._around import memory as _memory
 
 # Memory
 
 
 def test_memory_is_recorded_when_it_changes(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_memory, "EVERY_NS", 0)
+    monkeypatch.setattr(_loop, "SELDOM_NS", 0)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kept: list[torch.Tensor] = []
@@ -34,10 +34,10 @@ def test_memory_is_recorded_when_it_changes(tape: Tape, monkeypatch: pytest.Monk
     assert 20 << 20 < grown < 60 << 20
 
 
-def test_memory_is_looked_at_a_hundred_times_a_second_at_most(
+def test_memory_is_looked_at_ten_times_a_second_at_most(
     tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_memory, "EVERY_NS", 1 << 60)
+    monkeypatch.setattr(_loop, "SELDOM_NS", 1 << 60)
     model = network()
     kept: list[torch.Tensor] = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -111,7 +111,7 @@ def test_without_an_accelerator_copies_are_let_alone(tape: Tape) -> None:
 def test_a_device_tells_its_name_and_its_memory(
     tape: Tape, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_memory, "EVERY_NS", 0)
+    monkeypatch.setattr(_loop, "SELDOM_NS", 0)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

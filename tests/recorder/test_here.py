@@ -1,0 +1,145 @@
+"""Who holds its thread's state records the same as who does not, in cheaper ways."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recorder.tape import Tape, recording
+from tests.recorder.test_fork import in_child
+from tracekit import recorder
+from tracekit.model import Collective
+
+FORWARD = recorder.span_type("forward", "forward")
+REDUCE: Any = recorder.span_type("all_reduce", "comm", Collective("all_reduce", "g", 2))
+LOSS = recorder.EventType("loss")
+
+
+def looked_up(tape: Tape, steps: int) -> None:
+    for step in range(steps):
+        tape.recorder.begin_step()
+        if step == 2:
+            with pytest.raises(ValueError, match="wrong"), FORWARD:
+                raise ValueError("wrong")
+        with FORWARD, recorder.span("inside"):
+            LOSS.record(step / 2)
+            token = REDUCE.begin(step, 64)
+        REDUCE.amend(token, step + 1)
+        REDUCE.end(token, {"buckets": 3, "launch_ns": step + 7})
+
+
+def held(tape: Tape, steps: int) -> None:
+    here = recorder.Here()
+    for step in range(steps):
+        tape.recorder.next_step_here(here.state())
+        if step == 2:
+            FORWARD.__enter__(here.state())
+            FORWARD.__exit__(ValueError, None, None, here.state())
+        FORWARD.__enter__(here.state())
+        with recorder.span("inside"):
+            LOSS.record(step / 2, here.state())
+            token = REDUCE.begin(step, 64, here.state())
+        FORWARD.__exit__(None, None, None, here.state())
+        REDUCE.end_of_buckets(token, 3, step + 7, step + 1, here.state())
+
+
+def told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is not a time of the clock."""
+    times = ("start_ns", "duration_ns", "time_ns")
+    return [{key: value for key, value in row.items() if key not in times} for row in rows]
+
+
+@pytest.mark.parametrize("steps", [4, 3_000])
+def test_the_records_are_the_same(tmp_path: Path, steps: int) -> None:
+    found = []
+    for way in (looked_up, held):
+        folder = tmp_path / way.__name__
+        folder.mkdir()
+        with recording(folder, segment_bytes=1 << 18) as tape:
+            way(tape, steps)
+            opened = [(kind, name) for kind, name, _ in tape.open_spans()]
+            groups = tape.journal().groups()["g"]
+            tape.recorder.end_step()
+            spans = sorted(tape.spans(), key=lambda row: row["span_id"])
+            found.append((told(spans), told(tape.events()), opened, groups))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 4 * steps + 1
+    assert len(found[0][1]) == steps
+
+
+def test_steps_meet_without_a_gap(tape: Tape) -> None:
+    here = recorder.Here()
+    LOSS.record(0.0)  # from now on the thread has a place to write
+    for _ in range(5):
+        tape.recorder.next_step_here(here.state())
+    assert tape.recorder.step == 4
+    tape.recorder.end_step()
+    steps = tape.spans("train_step")
+    assert [row["step"] for row in steps] == [0, 1, 2, 3, 4]
+    ends = [row["start_ns"] + row["duration_ns"] for row in steps]
+    assert ends[:-1] == [row["start_ns"] for row in steps[1:]]
+    known = [(begin, end) for _, begin, end in tape.recorder.ended_steps()]
+    assert known == [(row["start_ns"], end) for row, end in zip(steps, ends, strict=True)]
+
+
+def test_a_step_inside_of_another_span_names_it(tape: Tape) -> None:
+    here = recorder.Here()
+    tape.recorder.next_step_here(here.state())
+    with recorder.span("epoch"):
+        tape.recorder.next_step_here(here.state())
+        tape.recorder.next_step_here(here.state())
+    tape.recorder.next_step_here(here.state())
+    tape.recorder.end_step()
+    epoch = tape.span("epoch")["span_id"]
+    parents = [row["parent_id"] for row in tape.spans("train_step")]
+    assert parents == [None, epoch, epoch, None]
+
+
+def test_a_step_that_another_thread_goes_on_with_is_that_thread_s(tape: Tape) -> None:
+    tape.recorder.next_step_here(recorder.Here().state())
+
+    def other() -> None:
+        here = recorder.Here()
+        tape.recorder.next_step_here(here.state())
+        tape.recorder.next_step_here(here.state())
+
+    thread = threading.Thread(target=other, name="second")
+    thread.start()
+    thread.join()
+    lanes = [row["lane"] for row in tape.spans("train_step")]
+    assert lanes == ["thread:MainThread", "thread:second"]
+
+
+def test_the_state_is_found_anew_where_another_recorder_takes_over(tmp_path: Path) -> None:
+    here = recorder.Here()
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        with recording(folder) as tape:
+            FORWARD.__enter__(here.state())
+            FORWARD.__exit__(None, None, None, here.state())
+            assert len(tape.spans("forward")) == 1
+    FORWARD.__enter__(here.state())
+    FORWARD.__exit__(None, None, None, here.state())
+    other = recorder.Recorder(recorder._current._NullSink(), 7, 8)
+    with recording(tmp_path) as tape:
+        recorder.install(other, default=False)
+        with recorder.as_rank(7):
+            assert here.state().recorder is other
+        assert here.state().recorder is tape.recorder
+        recorder.remove(other)
+
+
+def test_a_forked_child_records_nothing(tape: Tape) -> None:
+    here = recorder.Here()
+    here.state()
+
+    def child() -> None:
+        FORWARD.__enter__(here.state())
+        FORWARD.__exit__(None, None, None, here.state())
+
+    assert in_child(child) == 0
+    assert tape.spans() == []
