@@ -103,7 +103,7 @@ class TracekitCallback(_Callback):  # type: ignore[misc]
         if loop is not None and not pl_module.automatic_optimization:
             for replica in loop.synchronised:
                 if isinstance(replica, Arrivals) and trainer.model.require_backward_grad_sync:
-                    replica.forward_ended()
+                    replica.are_expected()
 
     @guarded("Lightning")
     def on_train_batch_end(

@@ -5,13 +5,16 @@ and with everything put back take turns, the order in each pair by chance.
 
 Accounting: each place where the adapter stands stands between two readings of the thread's CPU
 time, and so does what it calls on; what is between the two is its own. What the same places take
-without tracing is taken off. Of each place the median over the steps counts. The training itself
-empties the caches between two places. The step takes 45 ms on a quiet core; the share is that of
-the step itself, since a neighbour who takes caches and memory makes both slower. Beside it a floor:
-functions in the same places that only call on, and hooks that do nothing.
+without tracing is taken off, and from the hooks what hooks that do nothing show between the same
+readings. Of each place the median over the steps counts. The training itself empties the caches
+between two places. The step takes 45 ms on a quiet core; the share is that of the step itself,
+since a neighbour who takes caches and memory makes both slower. Beside it a floor: functions in the
+same places that only call on.
 
-A/B: a block is judged by the median of its steps, and by the CPU time of the process, which no
-neighbour can steal (``turns.py``).
+A/B: before and after each step a small model without DDP, never traced, takes a step: a core whose
+neighbour comes and goes is half as fast from one second to the next, and the two steps tell how
+fast it is. A block is judged by the median of its steps in units of these, and by the CPU time of
+the process likewise (``turns.py``). Times are told at the median speed.
 """
 
 from __future__ import annotations
@@ -165,8 +168,10 @@ def accounting(pairs: int) -> Iterator[Row]:
     ):
         costs = {
             place: (median(own[how][place]) - median(own["plain"][place])) / 1000
-            for place in (*PLACES, "hooks")
+            for place in PLACES
         }
+        # Without tracing there are no hooks; what these readings cost shows where they do nothing.
+        costs["hooks"] = (median(own[how]["hooks"]) - median(own["floor"]["hooks"])) / 1000
         share = sum(costs.values()) / step
         parts = ", ".join(f"{place} {cost:.0f}" for place, cost in costs.items())
         yield Row(
@@ -177,26 +182,51 @@ def accounting(pairs: int) -> Iterator[Row]:
         )
 
 
-def block(training: Training, traced: bool) -> tuple[float, float]:
-    """Median wall time and mean CPU time of a step, in milliseconds."""
-    walls: list[float] = []
-    cpu = began = 0.0
-    for number, _ in enumerate(training.steps("traced" if traced else "plain")):
-        now = perf_counter()
-        if number == WARM_UP - 1:
-            cpu = process_time()
-        elif number >= WARM_UP:
-            walls.append(now - began)
-        began = now
-    return median(walls) * 1000, (process_time() - cpu) / len(walls) * 1000
+class Compared:
+    """Blocks of a training, each step beside two of a small model that is never traced."""
+
+    def __init__(self) -> None:
+        self._training = Training()
+        self._small = torch.nn.Sequential(*(torch.nn.Linear(192, 192) for _ in range(BUCKETS // 3)))
+        self._samples = torch.randn(128, 192)
+        self._usual: tuple[float, float] | None = None
+        """Wall and CPU time that the small model's two steps take; those of the first block."""
+
+    def _reference(self) -> tuple[float, float]:
+        began = perf_counter(), process_time()
+        self._small(self._samples).square().mean().backward()
+        self._small.zero_grad()
+        return perf_counter() - began[0], process_time() - began[1]
+
+    def block(self, traced: bool) -> tuple[float, float]:
+        """Median wall time and CPU time of a step, in milliseconds at the usual speed."""
+        steps: list[tuple[float, float]] = []
+        beside: list[tuple[float, float]] = []
+        before = began = 0.0, 0.0
+        for number, _ in enumerate(self._training.steps("traced" if traced else "plain")):
+            ended = perf_counter(), process_time()
+            after = self._reference()
+            if number >= WARM_UP:
+                steps.append((ended[0] - began[0], ended[1] - began[1]))
+                beside.append((before[0] + after[0], before[1] + after[1]))
+            before, began = after, (perf_counter(), process_time())
+        if self._usual is None:
+            self._usual = median(wall for wall, _ in beside), median(cpu for _, cpu in beside)
+        ratios = [
+            median(
+                step[clock] / reference[clock]
+                for step, reference in zip(steps, beside, strict=True)
+            )
+            for clock in (0, 1)
+        ]
+        return ratios[0] * self._usual[0] * 1000, ratios[1] * self._usual[1] * 1000
 
 
 def benchmark(long: bool) -> Iterator[Row]:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with one_rank():
         yield from accounting(20 if long else 5)
-        training = Training()
-        blocks = take_turns(lambda traced: block(training, traced), 160 if long else 10)
+        blocks = take_turns(Compared().block, 80 if long else 10)
         yield from changes(blocks, BLOCK, "DDP")
 
 

@@ -12,7 +12,7 @@ from benchmarks.rows import Row
 __all__ = ["CLOCKS", "Block", "changes", "interval", "take_turns"]
 
 Block = tuple[float, float]
-"""Median wall time and mean CPU time of the steps of a block."""
+"""Wall time and CPU time of a step of a block."""
 CLOCKS = ("wall time", "CPU time")
 BAR = 0.01
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch import is_grad_enabled
 from torch.nn.parallel import DistributedDataParallel
 
 from tracekit import recorder
@@ -56,20 +57,16 @@ class TracedModel:
         loop = self.loop
         if loop.open & BACKWARD.bit:
             return call(model, *args, **kw)
-        trains = torch.is_grad_enabled()
-        synchronised: Sequence[Arrivals] = ()
+        trains = is_grad_enabled()
         try:
-            synchronised = self._begins(model, trains)
+            self._begins(model, trains)
         except Exception as error:
             failed("forward", error)
         phase = FORWARD if trains or loop.open & FORWARD.bit else EVAL
-        result = loop.run(phase, call, (model, *args), kw)
-        for arrivals in synchronised:
-            arrivals.forward_ended()
-        return result
+        return loop.run(phase, call, (model, *args), kw)
 
-    def _begins(self, model: torch.nn.Module, trains: bool) -> Sequence[Arrivals]:
-        """What records the gradients that the backward of this forward synchronises."""
+    def _begins(self, model: torch.nn.Module, trains: bool) -> None:
+        """Say to those it concerns that a forward begins, and what its backward will reduce."""
         loop = self.loop
         if not loop.used:
             loop.move_here()
@@ -79,16 +76,14 @@ class TracedModel:
                 adopter, self._adopter = self._adopter, None
                 adopter.adopt(ddp)
         if not trains:
-            return ()
+            return
         if not loop.open & FORWARD.bit:
             loop.forward_begins()
-        synchronised = []
         for reduced in self._reduced:
             if not reduced.replica.synchronises():
                 loop.accumulates()
-            elif reduced.arrivals is not None and not reduced.replica.reduces_in_python():
-                synchronised.append(reduced.arrivals)
-        return synchronised
+            elif reduced.arrivals is not None:
+                reduced.arrivals.are_expected()
 
 
 _models: Watch[TracedModel] = Watch()

@@ -378,7 +378,10 @@ class Loop:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        self.recorder.next_step_here(self.here.state())
+        if get_ident() == self.thread:
+            self.recorder.next_step_here(self.here.state())
+        else:  # another thread calls the optimizer
+            self.recorder.begin_step()
         self.step_open = True
         if self._accumulates:
             self.recorder.set_micro_step(0)

@@ -150,11 +150,11 @@ class CollectiveType(SpanType):
         end = clock()
         recorder, row, what, start, step, ids, _, nbytes = token
         schema = self.launches or self._learn_launches()
-        attributes = {"buckets": buckets, "launch_ns": launched}
         if row is None or state.recorder is not recorder or not schema:
-            self.amend(token, seq)
-            self.end(token, attributes, at=end)
+            token[6] = seq
+            self.end(token, {"buckets": buckets, "launch_ns": launched}, at=end)
             return
+        token[1] = None
         try:
             slots = state.slots
             words, _, mark, commit = next(slots)
@@ -172,10 +172,9 @@ class CollectiveType(SpanType):
             words[mark - 1] = nbytes
             words[mark] = commit | _COLLECTIVE
         except StopIteration:
-            self.amend(token, seq)
-            self.end(token, attributes, at=end)
+            token[1], token[6] = row, seq
+            self.end(token, {"buckets": buckets, "launch_ns": launched}, at=end)
             return
-        token[1] = None
         recorder.open_words[row.mark] = 0
         if row.mark != recorder.spare_mark:
             recorder.free_rows.append(row)

@@ -74,8 +74,10 @@ class Arrivals:
 
     # What the training does
 
-    def forward_ended(self) -> None:
-        """A forward is over whose backward synchronises gradients."""
+    def are_expected(self) -> None:
+        """A forward begins, or is about to end, whose backward synchronises gradients."""
+        if self._replica.reduces_in_python():
+            return
         self._expected = True
         if self._times:
             self._times.clear()
