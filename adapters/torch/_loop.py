@@ -46,11 +46,11 @@ class Phase:
         self.host = recorder.span_type(name, kind)
         self.launch = recorder.span_type(name, "launch")
         self.device = DevicePhase(name, kind)
-        self.enter, self.exit = self.host.__enter__, self.host.__exit__
+        self.enter, self.exit = recorder.held(self.host)
 
 
 DATA_WAIT = recorder.span_type("data_wait", "data")
-_enter_wait, _exit_wait = DATA_WAIT.__enter__, DATA_WAIT.__exit__
+_enter_wait, _exit_wait = recorder.held(DATA_WAIT)
 EVAL_WAIT = recorder.span_type("data_wait", "eval")
 FORWARD = Phase("forward", "forward")
 EVAL = Phase("forward", "eval")
@@ -205,12 +205,12 @@ class Loop:
         try:
             phase.enter(here.state())
             result = call(*args, **kwargs)
-        except BaseException as error:
+        except BaseException:
             self.open &= ~bit
-            phase.exit(type(error), None, None, here.state())
+            phase.exit(here.state(), True)
             raise
         self.open &= ~bit
-        phase.exit(None, None, None, here.state())
+        phase.exit(here.state(), False)
         return result
 
     def _launch(
@@ -269,10 +269,10 @@ class Loop:
             _enter_wait(self.here.state())
             try:
                 batch = call(*args)
-            except BaseException as error:
-                _exit_wait(type(error), None, None, self.here.state())
+            except BaseException:
+                _exit_wait(self.here.state(), True)
                 raise
-            _exit_wait(None, None, None, self.here.state())
+            _exit_wait(self.here.state(), False)
             return batch
         finally:
             self._waiting = False

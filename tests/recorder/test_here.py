@@ -14,6 +14,7 @@ from tracekit import recorder
 from tracekit.model import Collective
 
 FORWARD = recorder.span_type("forward", "forward")
+enter, exit_ = recorder.held(FORWARD)
 REDUCE: Any = recorder.span_type("all_reduce", "comm", Collective("all_reduce", "g", 2))
 LOSS = recorder.EventType("loss")
 
@@ -36,13 +37,13 @@ def held(tape: Tape, steps: int) -> None:
     for step in range(steps):
         tape.recorder.next_step_here(here.state())
         if step == 2:
-            FORWARD.__enter__(here.state())
-            FORWARD.__exit__(ValueError, None, None, here.state())
-        FORWARD.__enter__(here.state())
+            enter(here.state())
+            exit_(here.state(), True)
+        enter(here.state())
         with recorder.span("inside"):
             LOSS.record(step / 2, here.state())
             token = REDUCE.begin(step, 64, here.state())
-        FORWARD.__exit__(None, None, None, here.state())
+        exit_(here.state(), False)
         REDUCE.end_of_buckets(token, 3, step + 7, step + 1, here.state())
 
 
@@ -119,11 +120,11 @@ def test_the_state_is_found_anew_where_another_recorder_takes_over(tmp_path: Pat
         folder = tmp_path / name
         folder.mkdir()
         with recording(folder) as tape:
-            FORWARD.__enter__(here.state())
-            FORWARD.__exit__(None, None, None, here.state())
+            enter(here.state())
+            exit_(here.state(), False)
             assert len(tape.spans("forward")) == 1
-    FORWARD.__enter__(here.state())
-    FORWARD.__exit__(None, None, None, here.state())
+    enter(here.state())
+    exit_(here.state(), False)
     other = recorder.Recorder(recorder._current._NullSink(), 7, 8)
     with recording(tmp_path) as tape:
         recorder.install(other, default=False)
@@ -138,8 +139,8 @@ def test_a_forked_child_records_nothing(tape: Tape) -> None:
     here.state()
 
     def child() -> None:
-        FORWARD.__enter__(here.state())
-        FORWARD.__exit__(None, None, None, here.state())
+        enter(here.state())
+        exit_(here.state(), False)
 
     assert in_child(child) == 0
     assert tape.spans() == []

@@ -19,6 +19,7 @@ from tracekit.recorder._current import (
     tell_stopped,
     when_stopped,
 )
+from tracekit.recorder._held import held
 from tracekit.recorder._overhead import pause
 from tracekit.recorder._recorder import Home, Recorder
 from tracekit.recorder._sink import Chunk, Sink
@@ -45,6 +46,7 @@ __all__ = [
     "current_or_start",
     "event",
     "fact",
+    "held",
     "install",
     "pause",
     "recorders",

@@ -86,18 +86,13 @@ def write(
 
 
 def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[AttributedSpan]]]:
-    """The two halves of ``with`` for one kind and name, and how to make those with attributes.
+    """The two halves of ``with`` for one kind and name, and how to make those with attributes."""
 
-    Who holds the thread's state may give it; such callers come with cold caches, where stores word
-    by word are cheaper than to pack, which is cheaper in a loop.
-    """
-
-    def enter(state: ThreadState | None = None) -> None:
-        if state is None:
-            try:
-                state = local.state
-            except AttributeError:
-                state = threads.attach()
+    def enter() -> None:
+        try:
+            state = local.state
+        except AttributeError:
+            state = threads.attach()
         recorder = state.recorder
         outer = state.top
         frame = outer.deeper or state.deepen(outer)
@@ -122,28 +117,19 @@ def halves(what: int) -> tuple[Callable[[], None], Exit, Callable[[], type[Attri
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-        given: ThreadState | None = None,
     ) -> None:
         end = clock()
         try:
-            state: Any = local.state if given is None else given
+            state = local.state
             frame = state.top
             if frame.what is not what:
                 frame = innermost(frame, what)
             start = frame.start
             flagged = what if kind is None else what | ERROR
             words, offset, mark, commit = next(state.slots)
-            if given is None:
-                pack_span(
-                    words, offset, start, end - start, flagged, frame.step, frame.id, frame.parent
-                )
-            else:
-                words[mark - 7] = start
-                words[mark - 6] = end - start
-                words[mark - 5] = flagged
-                words[mark - 4] = frame.step
-                words[mark - 3] = frame.id
-                words[mark - 2] = frame.parent
+            pack_span(
+                words, offset, start, end - start, flagged, frame.step, frame.id, frame.parent
+            )
             words[mark] = commit
         except StopIteration:
             write(state, None, 0, start, end - start, flagged, frame.step, frame.id, frame.parent)
@@ -224,7 +210,7 @@ class SpanType:
         self.attributed = first
 
     @staticmethod
-    def __enter__(state: ThreadState | None = None) -> None:
+    def __enter__() -> None:
         raise NotImplementedError
 
     @staticmethod
@@ -232,7 +218,6 @@ class SpanType:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-        given: ThreadState | None = None,
     ) -> None:
         raise NotImplementedError
 
