@@ -230,7 +230,7 @@ class Recorder:
         number, token = self.next_step, self._step
         if token is not None and number < _MOST_STEPS and not self.measures_overhead:
             word = (number + 1) << STEP_BITS
-            following = self._step_type.follow(token, word, state)
+            following = self._step_type.tile(token, word, state)
             if following is not None:
                 self.next_step = number + 1
                 self.step_word = word

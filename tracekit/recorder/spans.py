@@ -257,7 +257,7 @@ class SpanType:
         words[row.mark] = id_
         return [recorder, row, what, start, step, id_, parent]
 
-    def follow(self, token: Token, step: int, state: ThreadState) -> Token | None:
+    def tile(self, token: Token, step: int, state: ThreadState) -> Token | None:
         """End an open span of this type and begin the next one at the same instant, in its row.
 
         ``step`` is the new one's step word; ``state`` that of the thread that calls this. None
