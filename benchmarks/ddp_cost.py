@@ -140,7 +140,7 @@ class Inside:
 
 
 def accounting(pairs: int) -> Iterator[Row]:
-    """Time that the training's thread spends inside tracekit, as a share of 50 ms."""
+    """Time that the training's thread spends inside tracekit, as a share of its step."""
     inside = Inside()
     hows = ("traced", "floor", "plain")
     own: dict[str, dict[str, list[int]]] = {how: defaultdict(list) for how in hows}
