@@ -102,7 +102,7 @@ class TracekitCallback(_Callback):  # type: ignore[misc]
         loop = self._attached.loop if self._attached is not None else None
         if loop is not None and not pl_module.automatic_optimization:
             for replica in loop.synchronised:
-                if isinstance(replica, Arrivals) and trainer.model.require_backward_grad_sync:
+                if isinstance(replica, Arrivals):
                     replica.are_expected()
 
     @guarded("Lightning")

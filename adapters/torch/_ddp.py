@@ -73,10 +73,19 @@ class Replica:
                     found[parameter] = None
         return list(found)
 
-    def synchronises(self) -> bool:
-        """Whether the forward that runs now is followed by a backward that reduces gradients."""
+    def reduces_next(self) -> bool | None:
+        """Whether the backward of the forward that runs now reduces gradients, and C++ does it.
+
+        None where it reduces none; False where a hook in Python makes the calls, so that each is
+        seen as it is made.
+        """
         ddp = self._ddp()
-        return ddp is not None and bool(ddp.require_backward_grad_sync)
+        if ddp is None or not ddp.require_backward_grad_sync:
+            return None
+        try:
+            return not ddp._comm_hooks
+        except AttributeError:
+            return not self._hooked_in_python
 
     def may_leave_gradients_out(self) -> bool:
         """Whether a backward may be complete although some gradients never came."""
@@ -101,11 +110,6 @@ class Replica:
         return ddp is not None and bool(
             getattr(ddp, "_comm_hooks", None) or self._logged().get("comm_hook")
         )
-
-    def reduces_in_python(self) -> bool:
-        """Whether a hook in Python makes the calls, so that each is seen as it is made."""
-        hooks = getattr(self._ddp(), "_comm_hooks", None)
-        return self._hooked_in_python if hooks is None else bool(hooks)
 
     def described(self, compiled: bool = False) -> dict[str, Any]:
         """How the object is set up, and the all-reduces of a backward in the order they are sent.

@@ -38,6 +38,12 @@ class Reduced:
         self.replica = replica
         self.arrivals = arrivals
 
+    def are_expected(self) -> bool:
+        """A forward begins; returns whether its backward reduces gradients."""
+        if self.arrivals is not None:
+            return self.arrivals.are_expected()
+        return self.replica.reduces_next() is not None
+
 
 class TracedModel:
     """What the forward of one model has to know: its loop, and the DDP objects in it."""
@@ -59,31 +65,28 @@ class TracedModel:
             return call(model, *args, **kw)
         trains = is_grad_enabled()
         try:
-            self._begins(model, trains)
+            if not loop.used or self._adopter is not None:
+                self._meets(model)
+            if trains:
+                if not loop.open & FORWARD.bit:
+                    loop.forward_begins()
+                for reduced in self._reduced:
+                    if not reduced.are_expected():
+                        loop.accumulates()
         except Exception as error:
             failed("forward", error)
         phase = FORWARD if trains or loop.open & FORWARD.bit else EVAL
         return loop.run(phase, call, (model, *args), kw)
 
-    def _begins(self, model: torch.nn.Module, trains: bool) -> None:
-        """Say to those it concerns that a forward begins, and what its backward will reduce."""
-        loop = self.loop
-        if not loop.used:
-            loop.move_here()
+    def _meets(self, model: torch.nn.Module) -> None:
+        """The training may be another thread's, and the model wrapped in DDP, since it was traced."""
+        if not self.loop.used:
+            self.loop.move_here()
         if self._adopter is not None:
             ddp = ddp_around(model)
             if ddp is not None:
                 adopter, self._adopter = self._adopter, None
                 adopter.adopt(ddp)
-        if not trains:
-            return
-        if not loop.open & FORWARD.bit:
-            loop.forward_begins()
-        for reduced in self._reduced:
-            if not reduced.replica.synchronises():
-                loop.accumulates()
-            elif reduced.arrivals is not None:
-                reduced.arrivals.are_expected()
 
 
 _models: Watch[TracedModel] = Watch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
+from sys import modules
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -46,11 +47,11 @@ class Phase:
         self.host = recorder.span_type(name, kind)
         self.launch = recorder.span_type(name, "launch")
         self.device = DevicePhase(name, kind)
-        self.enter, self.exit = recorder.held(self.host)
+        self.around = recorder.around(self.host)
 
 
 DATA_WAIT = recorder.span_type("data_wait", "data")
-_enter_wait, _exit_wait = recorder.held(DATA_WAIT)
+_around_wait = recorder.around(DATA_WAIT)
 EVAL_WAIT = recorder.span_type("data_wait", "eval")
 FORWARD = Phase("forward", "forward")
 EVAL = Phase("forward", "eval")
@@ -87,6 +88,17 @@ def device_clock_of(device: Any) -> DeviceClock | None:
     return None
 
 
+def _listed(calls: list[Callable[[], None]], call: Callable[[], None]) -> Callable[[], None]:
+    """Add a function to those that are called; returns what takes it out again."""
+    calls.append(call)
+
+    def stop() -> None:
+        if call in calls:
+            calls.remove(call)
+
+    return stop
+
+
 class Loop:
     """Opens and closes the spans of one thread's training; several handles may share it.
 
@@ -110,6 +122,8 @@ class Loop:
         self._updated: list[Callable[[], None]] = []
         self._seldom: list[Callable[[], None]] = []
         self._next_look = 0
+        self._imported: list[Callable[[], None]] = []
+        self._modules = 0
         self._shared: dict[Any, tuple[int, list[Callable[[], None]]]] = {}
         self.used = False
         """Whether a phase was seen: from then on the loop is its thread's."""
@@ -152,22 +166,17 @@ class Loop:
 
     def watch_updates(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call this after each update, while its step is open; returns what ends that."""
-        self._updated = [*self._updated, call]
-
-        def stop() -> None:
-            self._updated = [other for other in self._updated if other != call]
-
-        return stop
+        return _listed(self._updated, call)
 
     def watch_seldom(self, call: Callable[[], None]) -> Callable[[], None]:
         """The same, but not more often than ten times a second."""
-        self._seldom = [*self._seldom, call]
         self._next_look = 0
+        return _listed(self._seldom, call)
 
-        def stop() -> None:
-            self._seldom = [other for other in self._seldom if other != call]
-
-        return stop
+    def watch_imports(self, call: Callable[[], None]) -> Callable[[], None]:
+        """The same, but only where modules were imported since the update before."""
+        self._modules = 0
+        return _listed(self._imported, call)
 
     def share(self, watch: Callable[[Loop], list[Callable[[], None]]]) -> list[Callable[[], None]]:
         """Attach what the thread needs once; it ends with the last handle that asked for it."""
@@ -200,18 +209,11 @@ class Loop:
         self.used = True
         if self.device is not None:
             return self._launch(self.device, phase, call, args, kwargs)
-        here = self.here
         self.open |= bit
         try:
-            phase.enter(here.state())
-            result = call(*args, **kwargs)
-        except BaseException:
+            return phase.around(self.here, call, args, kwargs)
+        finally:
             self.open &= ~bit
-            phase.exit(here.state(), True)
-            raise
-        self.open &= ~bit
-        phase.exit(here.state(), False)
-        return result
 
     def _launch(
         self,
@@ -266,42 +268,35 @@ class Loop:
                 self._data_begins()
             if pause.on:
                 return call(*args)
-            _enter_wait(self.here.state())
-            try:
-                batch = call(*args)
-            except BaseException:
-                _exit_wait(self.here.state(), True)
-                raise
-            _exit_wait(self.here.state(), False)
-            return batch
+            return _around_wait(self.here, call, args, {})
         finally:
             self._waiting = False
 
     def backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a backward; what it synchronises is told when it begins and when it is over."""
+        """Call a backward of this thread; those whom it concerns are told of begin and end."""
         if self.open & BACKWARD.bit:
             return call(*args, **kwargs)
         if pause.on:
             self._backward_done = True
             return call(*args, **kwargs)
+        here, replicas = self.here, self.synchronised
+        try:
+            if self.told_loss is not None:
+                self.told_loss(args, kwargs, here)
+        except Exception as error:
+            failed("loss", error)
+        for replica in replicas:
+            replica.backward_begins(here)
         return self.run(BACKWARD, self._backward, (call, args, kwargs), {})
 
     def _backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self.told_loss is not None:
-            try:
-                self.told_loss(args, kwargs, self.here)
-            except Exception as error:
-                failed("loss", error)
-        replicas = self.synchronised
-        for replica in replicas:
-            replica.backward_begins(self.here)
         try:
             result = call(*args, **kwargs)
         except BaseException:
-            for replica in replicas:
+            for replica in self.synchronised:
                 replica.backward_ends(error=True)
             raise
-        for replica in replicas:
+        for replica in self.synchronised:
             replica.backward_ends(error=False)
         self._backward_done = True
         return result
@@ -359,12 +354,16 @@ class Loop:
             self._micro = 0
             self._backward_done = False
             if not pause.on:
-                for told in self._updated:
+                for told in [*self._updated] if self._updated else ():
                     told()
+                if len(modules) != self._modules:
+                    self._modules = len(modules)
+                    for told in [*self._imported]:
+                        told()
                 now = clock()
                 if now >= self._next_look:
                     self._next_look = now + SELDOM_NS
-                    for told in self._seldom:
+                    for told in [*self._seldom]:
                         told()
             if self.device is not None:
                 self.device.poll()
@@ -379,7 +378,7 @@ class Loop:
 
     def _begin_step(self) -> None:
         if get_ident() == self.thread:
-            self.recorder.next_step_here(self.here.state())
+            self.recorder.next_step_here(self.here.found or self.here.find())
         else:  # another thread calls the optimizer
             self.recorder.begin_step()
         self.step_open = True

@@ -50,7 +50,7 @@ def watch_optimizer(optimizer: Any, loop: Loop) -> list[Callable[[], None]]:
         if isinstance(optimizer, torch.optim.Optimizer) and (
             inner is optimizer or "step" in vars(optimizer)
         ):
-            undo.append(_replace_step(optimizer))
+            undo.append(_replace_step(optimizer, watched))
         else:
             undo.append(patch(type(optimizer), "step", _traced_method))
     except Exception as error:
@@ -195,12 +195,13 @@ class _Step:
     called through; one made later finds the ``__func__`` that it asks for.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, updates: Updates) -> None:
         current = optimizer.step
         self._optimizer = weakref.ref(optimizer)
         self._own = vars(optimizer).get("step")
         self._function = current.__func__ if isinstance(current, types.MethodType) else None
         functools.update_wrapper(self, current)
+        self.updates: Updates | None = updates
         del self.__wrapped__  # type: ignore[attr-defined]
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(current)
@@ -221,19 +222,20 @@ class _Step:
         function = self._function
         call = types.MethodType(function, optimizer) if function is not None else self._own
         assert call is not None
-        watched = _optimizers.values.get(id(optimizer))
-        if watched is None or is_compiling():
+        updates = self.updates
+        if updates is None or is_compiling():
             return call(*args, **kwargs)
-        return watched.step(call, args, kwargs)
+        return updates.step(call, args, kwargs)
 
 
-def _replace_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    ours = _Step(optimizer)
+def _replace_step(optimizer: torch.optim.Optimizer, updates: Updates) -> Callable[[], None]:
+    ours = _Step(optimizer, updates)
     own = vars(optimizer).get("step")
     optimizer.step = ours  # type: ignore[method-assign]
     reference = weakref.ref(optimizer)
 
     def put_back() -> None:
+        ours.updates = None
         optimizer = reference()
         # A scheduler that was made meanwhile has wrapped ours: then ours passes through below it.
         if optimizer is not None and vars(optimizer).get("step") is ours:

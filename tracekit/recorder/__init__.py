@@ -1,5 +1,6 @@
 """The hot path: standard library only, never raises into the job, never blocks it."""
 
+from tracekit.recorder._around import Around, around
 from tracekit.recorder._current import (
     as_rank,
     bind_identity,
@@ -19,7 +20,6 @@ from tracekit.recorder._current import (
     tell_stopped,
     when_stopped,
 )
-from tracekit.recorder._held import held
 from tracekit.recorder._overhead import pause
 from tracekit.recorder._recorder import Home, Recorder
 from tracekit.recorder._sink import Chunk, Sink
@@ -28,6 +28,7 @@ from tracekit.recorder.spans import AttributedSpan, SpanType, Token, clock
 from tracekit.recorder.threads import Here
 
 __all__ = [
+    "Around",
     "AttributedSpan",
     "Chunk",
     "CollectiveType",
@@ -38,6 +39,7 @@ __all__ = [
     "Sink",
     "SpanType",
     "Token",
+    "around",
     "as_rank",
     "bind_identity",
     "clock",
@@ -46,7 +48,6 @@ __all__ = [
     "current_or_start",
     "event",
     "fact",
-    "held",
     "install",
     "pause",
     "recorders",

@@ -98,7 +98,6 @@ class Recorder:
             tuple(places[first : first + ROWS_PER_THREAD])
             for first in range(shared - ROWS_PER_THREAD, -1, -ROWS_PER_THREAD)
         ]
-        self.free_rows = [Row(place) for place in places[: shared - 1 : -1]]
         self._states: dict[int, weakref.ref[ThreadState]] = {}
         self._local = threading.local()
         # A thread that is not Python's (one of gloo's, which ends a bucket) forgets its locals
@@ -106,7 +105,8 @@ class Recorder:
         self._foreign: dict[int, ThreadState] = {}
         self.measures_overhead = False
         self._step: Token | None = None
-        self._steps: deque[list[int]] = deque(maxlen=_KNOWN_STEPS)
+        self._steps: deque[Token] = deque(maxlen=_KNOWN_STEPS)
+        """The newest; one that has ended has no row, and its end where its parent was."""
         self._step_type = span_type("train_step", "step")
         self._untraced_type = span_type("untraced_step", "step")
         self._null = null_state(self)
@@ -223,7 +223,7 @@ class Recorder:
             pause.on = pause.heeded and is_untraced(step)
         self._step = (self._untraced_type if pause.on else self._step_type).begin()
         self.step_id = self._step[5]
-        self._steps.append([self._step[3], 0, self.step_word, self.step_id])
+        self._steps.append(self._step)
 
     def next_step_here(self, state: ThreadState) -> None:
         """Begin the next step, for who holds the state of its thread: costs half of that."""
@@ -236,9 +236,7 @@ class Recorder:
                 self.step_word = word
                 self._step = following
                 self.step_id = following[5]
-                begun = following[3]
-                self._steps[-1][1] = begun
-                self._steps.append([begun, 0, word, following[5]])
+                self._steps.append(following)
                 return
         self.begin_step()
 
@@ -248,9 +246,9 @@ class Recorder:
         if token is not None:
             self.step_id = 0
             now = clock()
-            self._step_type.end(token, error=error, at=now)
-            if self._steps:
-                self._steps[-1][1] = now
+            ends = token.copy()
+            token[6], token[1] = now, None
+            self._step_type.end(ends, error=error, at=now)
         self.step_word = _NO_STEP
 
     def step_at(self, time_ns: int) -> tuple[int, int]:
@@ -258,20 +256,28 @@ class Recorder:
 
         Zeros where no step was open, or none that is still known.
         """
-        try:
-            for start, end, word, id_ in reversed(list(self._steps)):
-                if start <= time_ns and (not end or time_ns <= end):
-                    return word, id_
-        except RuntimeError:  # a step began meanwhile
-            pass
+        for start, end, word, id_ in reversed(self._known_steps()):
+            if start <= time_ns and (not end or time_ns <= end):
+                return word, id_
         return _NO_STEP, 0
 
     def ended_steps(self) -> list[tuple[int, int, int]]:
         """The newest steps that have ended: number, begin and end by ``clock``."""
         return [
             ((word >> STEP_BITS) - 1, start, end)
-            for start, end, word, _ in list(self._steps)
+            for start, end, word, _ in self._known_steps()
             if end
+        ]
+
+    def _known_steps(self) -> list[tuple[int, int, int, int]]:
+        """Of the newest steps begin, end (0 while open), step word and id."""
+        try:
+            steps = self._steps.copy()
+        except RuntimeError:  # a step began meanwhile
+            return []
+        return [
+            (start, 0 if row is not None else end, word, id_)
+            for _, row, _, start, word, id_, end in steps
         ]
 
     def set_micro_step(self, micro_step: int | None) -> None:

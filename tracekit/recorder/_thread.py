@@ -24,6 +24,7 @@ __all__ = [
     "innermost",
     "null_state",
     "place_of",
+    "surfaces",
 ]
 
 THREAD_BLOCKS = 24
@@ -83,22 +84,33 @@ class Frame:
 def innermost(top: Frame, what: int) -> Frame:
     """The innermost open frame of a span that ends before one opened later, put on the top.
 
-    Generators and coroutines do this. Raises ``LookupError`` when no such span is open.
+    Raises ``LookupError`` when no such span is open.
     """
-    frame = top
-    while frame.what is not what:
-        if frame.outer is None:
-            raise LookupError
+    frame: Frame | None = top
+    while frame is not None and frame.what is not what:
         frame = frame.outer
-    outer, inner = frame.outer, frame.deeper
-    if outer is None or inner is None:
+    if frame is None or not surfaces(top, frame):
         raise LookupError
+    return frame
+
+
+def surfaces(top: Frame, frame: Frame) -> bool:
+    """Put the frame of a span on the top that ends before one opened later, if it is open.
+
+    Generators and coroutines do this.
+    """
+    one: Frame | None = top
+    while one is not None and one is not frame:
+        one = one.outer
+    outer, inner = frame.outer, frame.deeper
+    if one is None or outer is None or inner is None:
+        return False
     outer.deeper, inner.outer = inner, outer
     frame.outer, frame.deeper = top, top.deeper
     if top.deeper is not None:
         top.deeper.outer = frame
     top.deeper = frame
-    return frame
+    return True
 
 
 EXHAUSTED: Slots = iter(())

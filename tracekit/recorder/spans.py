@@ -260,8 +260,8 @@ class SpanType:
     def tile(self, token: Token, step: int, state: ThreadState) -> Token | None:
         """End an open span of this type and begin the next one at the same instant, in its row.
 
-        ``step`` is the new one's step word; ``state`` that of the thread that calls this. None
-        where that is not possible.
+        ``step`` is the new one's step word; ``state`` that of the thread that calls this. The
+        token keeps its end in place of the parent. None where that is not possible.
         """
         recorder, row, what, start, before, id_, parent = token
         mine = self.placed or self.what | state.lane
@@ -272,6 +272,7 @@ class SpanType:
             words, _, mark, commit = next(state.slots)
         except StopIteration:
             return None
+        token[6] = now
         token[1] = None
         words[mark - 7] = start
         words[mark - 6] = now - start

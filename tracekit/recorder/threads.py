@@ -7,6 +7,7 @@ finds no state, asks ``attach`` for one, and no check is needed while recording.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -34,28 +35,31 @@ def thread() -> ThreadState:
 
 _turn = 0
 """Grows whenever a thread has to ask for its state anew."""
+_heres: dict[int, weakref.ref[Here]] = {}
 
 
 class Here:
     """The state of one thread, for an adapter that always records on that thread.
 
-    A training empties the caches between two records; to find a thread-local is then a fifth of
-    what a span costs.
+    ``here.found or here.find()`` is that thread's state, for who runs on it. A training empties
+    the caches between two records; to find a thread-local is then a fifth of what a span costs.
     """
 
-    __slots__ = ("_found", "_turn")
+    __slots__ = ("__weakref__", "found")
 
     def __init__(self) -> None:
-        self._turn = -1
-        self._found: ThreadState
+        self.found: ThreadState | None = None
+        key = id(self)
+        _heres[key] = weakref.ref(self, lambda _: _heres.pop(key, None))
 
-    def state(self) -> ThreadState:
-        """The state of the thread that calls this, always the same one."""
-        if self._turn != _turn:
-            turn = _turn
-            self._found = thread()
-            self._turn = turn
-        return self._found
+    def find(self) -> ThreadState:
+        """The state of the thread that calls this."""
+        turn = _turn
+        state = thread()
+        self.found = state
+        if turn != _turn:  # said while this thread asked
+            self.found = None
+        return state
 
 
 _followers: list[Callable[[threading.local], None]] = []
@@ -81,3 +85,7 @@ def turn() -> None:
     """Let those who hold a thread's state ask for it anew."""
     global _turn
     _turn += 1
+    for reference in list(_heres.values()):
+        here = reference()
+        if here is not None:
+            here.found = None

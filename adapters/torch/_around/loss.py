@@ -52,7 +52,7 @@ def _watch(loop: Loop) -> list[Callable[[], None]]:
             if result() is not loss:
                 return  # made of a scaled loss, who knows how
             value /= scale
-        _LOSS.record(value, here.state())
+        _LOSS.record(value, here.found or here.find())
 
     loop.told_loss = tell
 

@@ -85,6 +85,6 @@ def _watch_distributed(loop: Loop) -> list[Callable[[], None]]:
         while undo:
             undo.pop()()
 
-    stop = loop.watch_updates(look)
+    stop = loop.watch_imports(look)
     look()
     return [end]

@@ -32,6 +32,9 @@ LEARN_EVERY = 128
 """Backwards between two looks at all gradients."""
 LEARN_AGAIN = 2
 """Backwards that are looked at once the buckets are final."""
+SURE_AFTER = 8
+"""Backwards with as many calls of the group as before, after which the backend is asked only when
+one begins, where that agrees with what was seen; to ask is a twentieth of all that a step costs."""
 LEARN_AT_MOST = 12
 """Backwards after which buckets that torch does not tell are given up."""
 FEW_GRADIENTS = 64
@@ -52,12 +55,14 @@ class Arrivals:
         self._group = replica.group
         self._before = 0  # the number of the group's last call before the backward
         self._calls = 1  # how many calls the group makes in a backward
+        self._unsure = SURE_AFTER  # backwards after which the backend is asked for the number
         self._leaves_out = replica.may_leave_gradients_out()
         self._hooks: list[tuple[Any, weakref.ref[torch.nn.Parameter]]] = []
         self._buckets: list[list[int]] | None = None
         self._lasts: set[int] = set()  # the last gradients of buckets, of all looks
         self._ends: set[int] = set()  # those of the first and of the last bucket that was ready
         self._looks_at_all = False
+        self._usual = 0  # buckets where the two ends have a hook; 0 while not all backwards are alike
         self._learning = 0  # more backwards to learn from
         self._backwards = 0
         self._expected = False  # a forward promised that gradients are synchronised
@@ -74,10 +79,11 @@ class Arrivals:
 
     # What the training does
 
-    def are_expected(self) -> None:
-        """A forward begins, or is about to end, whose backward synchronises gradients."""
-        if self._replica.reduces_in_python():
-            return
+    def are_expected(self) -> bool:
+        """A forward begins, or is about to end; returns whether its backward reduces gradients."""
+        in_cpp = self._replica.reduces_next()
+        if not in_cpp:
+            return in_cpp is not None
         self._expected = True
         if self._times:
             self._times.clear()
@@ -85,6 +91,7 @@ class Arrivals:
         self._first = self._last = 0
         self._first_mark = self._last_mark = None
         self._token = None
+        return True
 
     def backward_begins(self, here: Here) -> None:
         """From here on hooks count, if the gradients are to be synchronised."""
@@ -92,7 +99,10 @@ class Arrivals:
         self._here = here
         if self._expected:
             try:
-                self._before = self._group.last()
+                before = self._group.last()
+                if before != self._group.met:
+                    self._unsure = SURE_AFTER
+                self._before = before
                 self._armed = True
             except Exception as error:
                 failed("all_reduce arrivals", error)
@@ -103,7 +113,16 @@ class Arrivals:
             return
         self._armed = False
         try:
-            self._end(error)
+            token = self._token
+            if error or token is None or self._left or not self._usual:
+                self._end(error)
+                return
+            self._expected = False
+            state = self._here.found or self._here.find()
+            self._type.end_of_buckets(token, self._usual, self._first, self._number(), state)
+            self._backwards += 1
+            if not self._backwards % LEARN_EVERY:
+                self._settle()
         except Exception as mistake:
             failed("all_reduce arrivals", mistake)
 
@@ -140,28 +159,33 @@ class Arrivals:
 
     def _number(self) -> int:
         """The number of the backward's last call, by which all ranks know this all-reduce."""
-        last = self._group.last()
-        if last <= self._before:
-            return self._group.next()
-        self._calls = last - self._before
+        group, before = self._group, self._before
+        if not self._unsure and group.met <= before:
+            last = before + self._calls
+        else:
+            last = group.last()
+            if last <= before:
+                return group.next()
+            if last - before != self._calls:
+                self._calls = last - before
+                self._unsure = SURE_AFTER
+            elif self._unsure:
+                self._unsure -= 1
+        group.met = last
         return last
 
     def _record(self) -> None:
         token, seq, buckets = self._token, self._number(), self._buckets
         first: Any = self._first
-        if buckets is not None:
-            if self._looks_at_all:
-                first = self._first_ready(buckets)
-            if token is not None:
-                self._type.end_of_buckets(token, len(buckets), first, seq, self._here.state())
-                return
+        if buckets is not None and self._looks_at_all:
+            first = self._first_ready(buckets)
         if self._first_mark is not None:
             first = self._first_mark
         attributes = {"buckets": len(buckets), "launch_ns": first} if buckets is not None else {}
         nbytes = self._replica.gradient_bytes
         if token is not None:
             self._type.amend(token, seq)
-            self._type.end(token)
+            self._type.end(token, attributes)
         elif self._device is None:
             self._type.complete(self._last, clock(), seq, nbytes, attributes)
         else:
@@ -194,7 +218,7 @@ class Arrivals:
                 if get_ident() == self._thread and not self._early:
                     expected = self._before + self._calls
                     self._token = self._type.begin(
-                        expected, self._replica.gradient_bytes, self._here.state()
+                        expected, self._replica.gradient_bytes, self._here.found or self._here.find()
                     )
             elif self._left < 0:
                 self._early = True
@@ -246,6 +270,8 @@ class Arrivals:
             same_ends = len(self._ends) <= 2 and not self._leaves_out
             self._hook(dict.fromkeys(self._ends if same_ends else self._lasts, self._came))
             self._looks_at_all = False
+            if same_ends and self._device is None and self._buckets is not None:
+                self._usual = len(self._buckets)
 
     def _learn(self) -> None:
         self._learning = LEARN_AGAIN
@@ -253,6 +279,7 @@ class Arrivals:
         count = len(self._replica.parameters())
         self._hook({index: partial(self._one_came, index) for index in range(count)})
         self._looks_at_all = True
+        self._usual = 0
 
     def _hook(self, hooks: dict[int, Any]) -> None:
         self.remove()
