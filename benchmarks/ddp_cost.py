@@ -6,10 +6,10 @@ and with everything put back take turns, the order in each pair by chance.
 Accounting: each place where the adapter stands stands between two readings of the thread's CPU
 time, and so does what it calls on; what is between the two is its own. What the same places take
 without tracing is taken off, and from the hooks what hooks that do nothing show between the same
-readings. Of each place the median over the steps counts. The training itself empties the caches
-between two places. The step takes 45 ms on a quiet core; the share is that of the step itself,
-since a neighbour who takes caches and memory makes both slower. Beside it a floor: functions in the
-same places that only call on.
+readings. Of each place the median over the steps of a block counts, and of blocks that stand side
+by side the difference. The training itself empties the caches between two places. The step takes
+45 ms on a quiet core; the share is that of the step itself, since a neighbour who takes caches and
+memory makes both slower. Beside it a floor: functions in the same places that only call on.
 
 A/B: before and after each step a small model without DDP, never traced, takes a step: a core whose
 neighbour comes and goes is half as fast from one second to the next, and the two steps tell how
@@ -36,7 +36,7 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from benchmarks.one_rank import one_rank
 from benchmarks.rows import Row, main
-from benchmarks.turns import changes, take_turns
+from benchmarks.turns import changes, interval, take_turns
 from tracekit.adapters.torch import trace
 
 BUCKETS = 100
@@ -139,44 +139,50 @@ class Inside:
         return self.timed(PLACES[place], getattr(owner, name))
 
 
-def accounting(pairs: int) -> Iterator[Row]:
+def accounting(rounds: int) -> Iterator[Row]:
     """Time that the training's thread spends inside tracekit, as a share of its step."""
     inside = Inside()
     hows = ("traced", "floor", "plain")
-    own: dict[str, dict[str, list[int]]] = {how: defaultdict(list) for how in hows}
-    steps: list[int] = []
     with inside.watch():
         training = Training()
-        for pair in range(pairs + 1):
-            for how in random.sample(hows, 3):
-                for number, times in enumerate(training.steps(how)):
-                    spent = inside.spent.copy()
-                    inside.spent.clear()
-                    if not pair or number < WARM_UP:
-                        continue
-                    t = times
+
+        def block(how: str) -> dict[str, float]:
+            """Of each place the time around what it calls on: the median of a block's steps."""
+            own: dict[str, list[int]] = defaultdict(list)
+            for number, t in enumerate(training.steps(how)):
+                spent = inside.spent.copy()
+                inside.spent.clear()
+                if number >= WARM_UP:
                     around = (t[1] - t[0], t[2] - t[1], t[4] - t[3], t[5] - t[4])
                     for place, time in zip(PLACES, around, strict=True):
-                        own[how][place].append(time - spent[place])
-                    own[how]["hooks"].append(spent["hooks"])
-                    if how == "plain":
-                        steps.append(t[5] - t[0])
-    step = median(steps) / 1000
+                        own[place].append(time - spent[place])
+                    own["hooks"].append(spent["hooks"])
+                    own["step"].append(t[5] - t[0])
+            return {place: median(times) / 1000 for place, times in own.items()}
+
+        orders = [random.sample(hows, 3) for _ in range(rounds + 1)]
+        turns = [{how: block(how) for how in order} for order in orders][1:]
+    step = median(turn["plain"]["step"] for turn in turns)
     for how, what in (
         ("traced", "inside tracekit"),
         ("floor", "functions that only call on, in the same places"),
     ):
-        costs = {
-            place: (median(own[how][place]) - median(own["plain"][place])) / 1000
-            for place in PLACES
-        }
-        # Without tracing there are no hooks; what these readings cost shows where they do nothing.
-        costs["hooks"] = (median(own[how]["hooks"]) - median(own["floor"]["hooks"])) / 1000
-        share = sum(costs.values()) / step
-        parts = ", ".join(f"{place} {cost:.0f}" for place, cost in costs.items())
+        costs = [
+            {place: turn[how][place] - turn["plain"][place] for place in PLACES} for turn in turns
+        ]
+        for cost, turn in zip(costs, turns, strict=True):
+            # Without tracing there are no hooks; those that do nothing show what readings cost.
+            cost["hooks"] = turn[how]["hooks"] - turn["floor"]["hooks"]
+        shares = [
+            sum(cost.values()) / turn["plain"]["step"]
+            for cost, turn in zip(costs, turns, strict=True)
+        ]
+        share, (low, high) = median(shares), interval(shares)
+        typical = {place: median(cost[place] for cost in costs) for place in costs[0]}
+        parts = ", ".join(f"{place} {cost:.0f}" for place, cost in typical.items())
         yield Row(
             f"{what}, a step of DDP with {BUCKETS} buckets, {step / 1000:.0f} ms of CPU",
-            f"{sum(costs.values()):.0f} us: {share:.2%} ({parts})",
+            f"{share * step:.0f} us: {share:.2%}, {low:.2%} to {high:.2%} ({parts})",
             "<= 0.5 %" if how == "traced" else "",
             share <= 0.005 if how == "traced" else None,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -17,19 +16,12 @@ def _never() -> bool:
 def _of_torch() -> Callable[[], bool]:
     """PyTorch's own answer where it has one; the compiler knows it and leaves ours out.
 
-    Its function asks the script compiler too, which with cold caches takes most of the time.
+    What traces by running the model may see us. To ask for that too takes three times as long.
     """
-    compiler: Any = getattr(torch, "compiler", None)
-    by_dynamo = getattr(compiler, "is_dynamo_compiling", None)
-    if by_dynamo is None or not hasattr(compiler, "_is_compiling_flag"):
-        known: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
-        return known
-
-    def is_compiling() -> bool:
-        compiling: bool = by_dynamo() or compiler._is_compiling_flag
-        return compiling
-
-    return is_compiling
+    compiler = getattr(torch, "compiler", None)
+    known: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
+    by_dynamo: Callable[[], bool] = getattr(compiler, "is_dynamo_compiling", known)
+    return by_dynamo
 
 
 is_compiling: Callable[[], bool] = _of_torch()

@@ -79,7 +79,7 @@ class TracedModel:
         return loop.run(phase, call, (model, *args), kw)
 
     def _meets(self, model: torch.nn.Module) -> None:
-        """The training may be another thread's, and the model wrapped in DDP, since it was traced."""
+        """Since it was traced it may have gone to another thread, or been wrapped in DDP."""
         if not self.loop.used:
             self.loop.move_here()
         if self._adopter is not None:

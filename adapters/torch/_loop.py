@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-SELDOM_NS = 100_000_000
+SELDOM_NS = 500_000_000
 """The least time between two looks at what changes slowly."""
 
 
@@ -169,7 +169,7 @@ class Loop:
         return _listed(self._updated, call)
 
     def watch_seldom(self, call: Callable[[], None]) -> Callable[[], None]:
-        """The same, but not more often than ten times a second."""
+        """The same, but not more often than twice a second."""
         self._next_look = 0
         return _listed(self._seldom, call)
 
@@ -279,13 +279,13 @@ class Loop:
         if pause.on:
             self._backward_done = True
             return call(*args, **kwargs)
-        here, replicas = self.here, self.synchronised
+        here = self.here
         try:
             if self.told_loss is not None:
                 self.told_loss(args, kwargs, here)
         except Exception as error:
             failed("loss", error)
-        for replica in replicas:
+        for replica in self.synchronised:
             replica.backward_begins(here)
         return self.run(BACKWARD, self._backward, (call, args, kwargs), {})
 

@@ -17,6 +17,7 @@ from tracekit.recorder import pause
 __all__ = ["watch_rates"]
 
 MOST_GROUPS = 8
+_NO_RATE = object()
 _SETTINGS = (
     "betas",
     "eps",
@@ -46,6 +47,7 @@ class _Rates:
         self._seen: list[Any] = []
         self._groups = 0
         self._rates: list[float] = []
+        self._only: object = _NO_RATE  # the rate of the only group, if a change of it is seen
         self._may_change_unseen = True
         self._told = False
 
@@ -67,6 +69,8 @@ class _Rates:
             return
         try:
             groups = optimizer.param_groups
+            if len(groups) == 1 and groups[0]["lr"] is self._only:
+                return
             for seen, group in zip(self._seen, groups):  # noqa: B905  (the others are not looked at)
                 if group["lr"] is not seen:
                     break
@@ -94,6 +98,8 @@ class _Rates:
         self._seen = [group["lr"] for group in optimizer.param_groups[:MOST_GROUPS]]
         tensors = any(isinstance(rate, torch.Tensor) for rate in self._seen)
         self._may_change_unseen = tensors or not self._told
+        alone = self._groups == 1 and not self._may_change_unseen
+        self._only = self._seen[0] if alone else _NO_RATE
         # A rate that lies on an accelerator is not looked at: that would wait for it.
         self._rates = [
             float(rate)

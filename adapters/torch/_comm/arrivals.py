@@ -62,7 +62,9 @@ class Arrivals:
         self._lasts: set[int] = set()  # the last gradients of buckets, of all looks
         self._ends: set[int] = set()  # those of the first and of the last bucket that was ready
         self._looks_at_all = False
-        self._usual = 0  # buckets where the two ends have a hook; 0 while not all backwards are alike
+        self._usual = (
+            0  # buckets where the two ends have a hook; 0 while not all backwards are alike
+        )
         self._learning = 0  # more backwards to learn from
         self._backwards = 0
         self._expected = False  # a forward promised that gradients are synchronised
@@ -99,10 +101,7 @@ class Arrivals:
         self._here = here
         if self._expected:
             try:
-                before = self._group.last()
-                if before != self._group.met:
-                    self._unsure = SURE_AFTER
-                self._before = before
+                self._look_up()
                 self._armed = True
             except Exception as error:
                 failed("all_reduce arrivals", error)
@@ -147,7 +146,7 @@ class Arrivals:
         """Under ``Join`` a rank without inputs takes part in the others' all-reduce."""
         if self._device is not None:
             return None
-        self._before = self._group.last()
+        self._look_up()
         return self._type.begin(self._before + self._calls, self._replica.gradient_bytes)
 
     @guarded("all_reduce arrivals")
@@ -156,6 +155,12 @@ class Arrivals:
         if token is not None:
             self._type.amend(token, self._number())
             self._type.end(token)
+
+    def _look_up(self) -> None:
+        """Ask the backend for the number of the last call before the backward."""
+        self._before = self._group.last()
+        if self._before != self._group.met:  # somebody calls whom nobody sees
+            self._unsure = SURE_AFTER
 
     def _number(self) -> int:
         """The number of the backward's last call, by which all ranks know this all-reduce."""
@@ -218,7 +223,9 @@ class Arrivals:
                 if get_ident() == self._thread and not self._early:
                     expected = self._before + self._calls
                     self._token = self._type.begin(
-                        expected, self._replica.gradient_bytes, self._here.found or self._here.find()
+                        expected,
+                        self._replica.gradient_bytes,
+                        self._here.found or self._here.find(),
                     )
             elif self._left < 0:
                 self._early = True

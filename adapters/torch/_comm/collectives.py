@@ -208,7 +208,8 @@ def _quickly(
                 goes_on = args[-1].asyncOp
                 calls = calls_by_id[id(self)]
                 types = calls.frequent[op][tensor.dtype]
-                seq = self._get_sequence_number_for_group() + 1 - calls.group.beside
+                group = calls.group
+                seq = group.met = self._get_sequence_number_for_group() + 1 - group.beside
                 if goes_on:
                     flight = HostFlight(types, seq, nbytes)
                 else:
