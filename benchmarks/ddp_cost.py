@@ -233,7 +233,7 @@ def benchmark(long: bool) -> Iterator[Row]:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with one_rank():
         yield from accounting(20 if long else 5)
-        blocks = take_turns(Compared().block, 80 if long else 10)
+        blocks = take_turns(Compared().block, 160 if long else 10)
         yield from changes(blocks, BLOCK, "DDP")
 
 
