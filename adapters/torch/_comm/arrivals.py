@@ -32,11 +32,12 @@ LEARN_EVERY = 128
 """Backwards between two looks at all gradients."""
 LEARN_AGAIN = 2
 """Backwards that are looked at once the buckets are final."""
-SURE_AFTER = 8
-"""Backwards with as many calls of the group as before, after which the backend is asked only when
-one begins, where that agrees with what was seen; to ask is a twentieth of all that a step costs."""
 LEARN_AT_MOST = 12
 """Backwards after which buckets that torch does not tell are given up."""
+SURE_AFTER = 8
+"""Backwards in which the group makes as many calls as in the one before: from then on the backend
+is asked for its number only when one begins, as long as that is the number that was seen. To ask
+takes a twentieth of all that a step costs."""
 FEW_GRADIENTS = 64
 """So many may all keep their hook where a backward may leave some out (half a microsecond each)."""
 
@@ -62,9 +63,7 @@ class Arrivals:
         self._lasts: set[int] = set()  # the last gradients of buckets, of all looks
         self._ends: set[int] = set()  # those of the first and of the last bucket that was ready
         self._looks_at_all = False
-        self._usual = (
-            0  # buckets where the two ends have a hook; 0 while not all backwards are alike
-        )
+        self._usual = 0  # buckets whose two ends have a hook; 0 while backwards may differ
         self._learning = 0  # more backwards to learn from
         self._backwards = 0
         self._expected = False  # a forward promised that gradients are synchronised
@@ -221,12 +220,9 @@ class Arrivals:
             elif not self._left:
                 # Open the span now, so that a rank that hangs here shows it.
                 if get_ident() == self._thread and not self._early:
+                    state = self._here.found or self._here.find()
                     expected = self._before + self._calls
-                    self._token = self._type.begin(
-                        expected,
-                        self._replica.gradient_bytes,
-                        self._here.found or self._here.find(),
-                    )
+                    self._token = self._type.begin(expected, self._replica.gradient_bytes, state)
             elif self._left < 0:
                 self._early = True
         except Exception as error:
