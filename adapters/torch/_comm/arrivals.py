@@ -100,7 +100,7 @@ class Arrivals:
         self._here = here
         if self._expected:
             try:
-                self._look_up()
+                self._ask()
                 self._armed = True
             except Exception as error:
                 failed("all_reduce arrivals", error)
@@ -145,7 +145,7 @@ class Arrivals:
         """Under ``Join`` a rank without inputs takes part in the others' all-reduce."""
         if self._device is not None:
             return None
-        self._look_up()
+        self._ask()
         return self._type.begin(self._before + self._calls, self._replica.gradient_bytes)
 
     @guarded("all_reduce arrivals")
@@ -155,16 +155,16 @@ class Arrivals:
             self._type.amend(token, self._number())
             self._type.end(token)
 
-    def _look_up(self) -> None:
+    def _ask(self) -> None:
         """Ask the backend for the number of the last call before the backward."""
         self._before = self._group.last()
-        if self._before != self._group.met:  # somebody calls whom nobody sees
+        if self._before != self._group.seen:  # somebody calls whom nobody sees
             self._unsure = SURE_AFTER
 
     def _number(self) -> int:
         """The number of the backward's last call, by which all ranks know this all-reduce."""
         group, before = self._group, self._before
-        if not self._unsure and group.met <= before:
+        if not self._unsure and group.seen <= before:
             last = before + self._calls
         else:
             last = group.last()
@@ -175,7 +175,7 @@ class Arrivals:
                 self._unsure = SURE_AFTER
             elif self._unsure:
                 self._unsure -= 1
-        group.met = last
+        group.seen = last
         return last
 
     def _record(self) -> None:

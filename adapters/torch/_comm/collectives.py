@@ -209,7 +209,7 @@ def _quickly(
                 calls = calls_by_id[id(self)]
                 types = calls.frequent[op][tensor.dtype]
                 group = calls.group
-                seq = group.met = self._get_sequence_number_for_group() + 1 - group.beside
+                seq = group.seen = self._get_sequence_number_for_group() + 1 - group.beside
                 if goes_on:
                     flight = HostFlight(types, seq, nbytes)
                 else:

@@ -37,7 +37,7 @@ class Group:
         self.backend = _backend_of(process_group)
         self._process_group = weakref.ref(process_group)
         self._counted = 0
-        self.met = 0  # the number of the last call that was seen
+        self.seen = 0  # the number of the last call that was seen
         self.beside = 0  # calls that the backend counted besides its collectives
         self._pairs: dict[tuple[int, int, int], Iterator[int]] = defaultdict(
             lambda: itertools.count(1)
@@ -72,10 +72,10 @@ class Group:
     def next(self) -> int:
         """The number of the call that is made now."""
         if self._has_numbers:
-            self.met = self.last() + 1
+            self.seen = self.last() + 1
         else:
-            self.met = self._counted = self._counted + 1
-        return self.met
+            self.seen = self._counted = self._counted + 1
+        return self.seen
 
     def apart(self) -> None:
         """The call made now has no number of the backend's, though it may count it."""
