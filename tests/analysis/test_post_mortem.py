@@ -281,6 +281,35 @@ def test_the_first_error_is_the_cause() -> None:
     assert "ValueError: bad batch" in finding.title
 
 
+def test_ranks_that_raise_the_same_are_no_victims_of_each_other() -> None:
+    run = trained()
+    error = {"state": "exception", "type": "ValueError", "message": "bad batch", "frame": "a.py:1"}
+    run.die(2, end_state=error, others=error)
+    finding = first(verdict(run))
+    assert (finding.id, finding.ranks) == ("crash.error", (0, 1, 2, 3))
+    assert (finding.evidence["alike_ranks"], finding.evidence["victims"]) == ([0, 1, 3], [])
+    assert "because of it" not in str(finding.title)
+    assert "ranks 0-1, 3 ended in the same way" in str(finding.title)
+
+
+def test_another_error_beside_the_first_is_an_effect() -> None:
+    run = trained()
+    error = {"state": "exception", "type": "ValueError", "message": "bad batch", "frame": "a.py:1"}
+    run.die(2, end_state=error, others={**error, "message": "another"})
+    finding = first(verdict(run))
+    assert finding.evidence["alike_ranks"] == []
+    assert finding.evidence["victims"] == [0, 1, 3]
+
+
+def test_who_ends_with_the_code_of_the_first_is_not_told_to_follow_from_it() -> None:
+    run = trained()
+    run.die(2, end_state={"state": "exit", "code": 3}, others={"state": "exit", "code": 3})
+    finding = first(verdict(run))
+    assert len(finding.ranks) == 1
+    assert len(finding.evidence["alike_ranks"]) == 3
+    assert "because of it" not in str(finding.title)
+
+
 def test_out_of_memory_is_a_symptom_of_its_own() -> None:
     run = trained()
     error = {"state": "exception", "type": "OutOfMemoryError", "message": "CUDA out of memory"}

@@ -121,6 +121,7 @@ WORDS: Mapping[str, str] = {
     "source.stacks": _("stack that it left"),
     "crash.victims": _("; {ranks} ended because of it"),
     "crash.no_victims": _(""),
+    "crash.alike": _("; {ranks} ended in the same way{victims}"),
     "crash.ended": _("all ranks were ended from outside by signal {signal} ({name})"),
     "crash.vanished": _(
         "rank {rank} ended in {inside} without a word, and nobody recorded how{victims}"

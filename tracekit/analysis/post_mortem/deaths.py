@@ -208,9 +208,14 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
     inside = _inside(death)
     if death.state == "signal" and frame:
         inside = say("inside.at", inside=inside, frame=frame)
-    victims = sorted(end.rank for end in bad if end.rank != death.rank)
+    alike = sorted(end.rank for end in bad if end is not death and _alike(end, death))
+    victims = sorted({end.rank for end in bad} - {death.rank, *alike})
     told = say("crash.victims", ranks=ranks_words(victims)) if victims else say("crash.no_victims")
-    waiting = tuple(r for r, end in ends.items() if end.waits_in and r != death.rank)
+    if alike:
+        told = say("crash.alike", ranks=ranks_words(alike), victims=told)
+    # An error of one's own is the same cause on each; of equal exit codes nobody knows.
+    culprits = tuple(sorted({death.rank, *(alike if death.state == "exception" else ())}))
+    waiting = tuple(r for r, end in ends.items() if end.waits_in and r not in culprits)
     evidence = {
         "class": _class(death),
         "state": death.state,
@@ -223,6 +228,7 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
         "inside": death.inside.name if death.inside else None,
         "step": death.inside.step if death.inside else death.last_step,
         "last_span": death.last_span,
+        "alike_ranks": alike,
         "victims": victims,
         "waiting_ranks": list(waiting),
     }
@@ -256,10 +262,19 @@ def _crash(death: End, ends: Mapping[int, End], facts: Facts, options: Options) 
         title = say(id_, rank=death.rank, inside=inside, victims=told)
         certainty, advice = Certainty.CANNOT_TELL, [say("advice.vanished", **where)]
     found = Finding(
-        id_, Severity.CRITICAL, certainty, title, ranks=(death.rank,), evidence=evidence,
+        id_, Severity.CRITICAL, certainty, title, ranks=culprits, evidence=evidence,
         advice=tuple(advice),
     )  # fmt: skip
-    return Mortem(symptom, (found,), (death.rank,), waiting)
+    return Mortem(symptom, (found,), culprits, waiting)
+
+
+def _alike(end: End, death: End) -> bool:
+    """Whether a rank ended as the first one did, and not as who lost it."""
+    if end.state != death.state or end.blame() >= _BY_OTHERS:
+        return False
+    if end.state == "exception":
+        return end.error is not None and end.error == death.error
+    return end.state == "exit" and end.code == death.code
 
 
 def _lost(bad: Sequence[End]) -> Finding:
