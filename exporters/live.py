@@ -158,7 +158,7 @@ class LiveExporter:
         return time.monotonic() >= self._deadline
 
     def _serve(self) -> None:
-        for new in self._live.look():
+        for new in self._live.look(self._ending.is_set()):
             self._serve_outside(new)
         if self._live.unread:
             self.served.message = self._live.unread[-1]
@@ -169,7 +169,7 @@ class LiveExporter:
             elif reason is not None:
                 self._send([self._spans_of(number, spans, events, reason)])
         chosen: list[ByRank] = []
-        for number, spans, events in self._live.steps(self._ending.is_set()):
+        for number, spans, events in self._live.steps():
             tops = spans.filter(pc.equal(spans["kind"], "step"))
             duration = pc.max(tops["duration_ns"]).as_py() or 0
             kinds = set(pc.unique(spans["kind"]).to_pylist())

@@ -71,14 +71,14 @@ class LiveMetrics:
             self._message = f"{type(error).__name__}: {error}"[:200]
 
     def _serve(self) -> None:
-        found = self._live.look()
+        found = self._live.look(self._ending.is_set())
         metrics = self._metrics
         if metrics is None:
             metrics = self._metrics = RunMetrics(self._settings, self._live.resources)
         for new in found:
             facts = (values(new.facts[column]) for column in ("rank", "name", "value"))
             metrics.learn(zip(*facts, strict=True))
-        for _, spans, events in chain(self._live.late(), self._live.steps(self._ending.is_set())):
+        for _, spans, events in chain(self._live.late(), self._live.steps()):
             if time.monotonic() >= self._deadline:
                 break
             metrics.step(spans, events)

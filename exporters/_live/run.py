@@ -46,6 +46,7 @@ class LiveRun:
         self._parts = NewParts(source.run_dir, source.attempt, source.host, source.ranks)
         self._newest: deque[tuple[float, int]] = deque()
         self._aged = -1
+        self._is_all = False
         self.ranks: set[int] = set()
         """Those that said who they are."""
 
@@ -66,8 +67,12 @@ class LiveRun:
         """Who the ranks are, as far as it is known by now."""
         return Resources(*self._name, self._source.attempt, self._given)
 
-    def look(self) -> list[Outside]:
-        """Find what is new; returns what of it belongs to no step."""
+    def look(self, is_all: bool = False) -> list[Outside]:
+        """Find what is new; returns what of it belongs to no step.
+
+        ``is_all`` says that all was written before this look: then no step waits any longer.
+        """
+        self._is_all = is_all
         found = self._parts.look()
         folder = self._source.run_dir / f"attempt-{self._source.attempt:03d}" / "ranks"
         for path in folder.glob(f"rank-*.{self._source.host}-*.json"):
@@ -84,9 +89,9 @@ class LiveRun:
             self.resources.learn_all(zip(*facts, strict=True))
         return found
 
-    def steps(self, ending: bool) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-        """Take the steps of which all is there that will come; at the end all that there are."""
-        return self._parts.steps(None if ending else self._due())
+    def steps(self) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        """Take the steps of which all is there that will come."""
+        return self._parts.steps(None if self._is_all else self._due())
 
     @property
     def unread(self) -> list[str]:

@@ -8,17 +8,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 
+from tests.exporters.otlp.readback import spans_of
 from tests.exporters.otlp.server import OtlpServer, Reply
 from tests.exporters.otlp.test_new_parts import HOST, Writer
 from tracekit.errors import UsageError
 from tracekit.exporters._live import run as live_run
 from tracekit.exporters._live.metrics import LiveMetrics
 from tracekit.exporters._live.run import Source
+from tracekit.exporters._live.sampling import Rule
 from tracekit.exporters._metrics.settings import read_metric_settings
+from tracekit.exporters._otlp.client import connect
+from tracekit.exporters._otlp.settings import read_settings
+from tracekit.exporters.live import LiveExporter
 from tracekit.model import CLASSES
 from tracekit.session._live import live_rule
 
@@ -144,6 +150,58 @@ def test_a_rank_that_nobody_waited_for_counts_when_it_comes(
     assert found["tracekit.steps"] == {(0,): 6, (1,): 6}
     assert "tracekit.wait" not in found
     assert told.whole
+
+
+def test_steps_are_whole_where_the_last_rank_is_written_during_the_last_but_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path)
+    writer.write(0, 0, 5)
+    with OtlpServer() as server:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+        source = Source(tmp_path, 0, HOST, 2)
+        client = connect(read_settings("traces", environ), "traces")
+        metrics = LiveMetrics(source, read_metric_settings(environ))
+        traces = LiveExporter(source, client, server.endpoint, Rule(first=6))
+        ended = Barrier(3)
+        for live in (metrics, traces):
+            _look_ends_late(live, ended, monkeypatch)
+            live.start()
+        ended.wait()
+        writer.write(1, 0, 5, final=True)
+        metrics.end(60.0)
+        finishing = Thread(target=traces.finish, args=(60.0,))
+        finishing.start()
+        while not traces._ending.is_set():
+            time.sleep(0.001)
+        ended.wait()
+        finishing.join()
+        assert metrics.wait().whole
+        waits = newest(server)["tracekit.wait"]
+        assert {rank: wait.count for rank, wait in waits.items()} == {(0,): 6, (1,): 6}
+        sent = [one for one in server.received if one.path == "/v1/traces"]
+    spans = [span for one in sent for span in spans_of(one.message)]
+    waited = {
+        (span.trace_id, span.resource["dl.rank"])
+        for span in spans
+        if "tracekit.wait_ns" in span.attributes
+    }
+    assert len({trace for trace, _ in waited}) == 6
+    assert len(waited) == 12
+
+
+def _look_ends_late(live: Any, ended: Barrier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look has found what there is, and goes on when all is written."""
+    look, first = live._live.look, [True]
+
+    def looks(*told: bool) -> Any:
+        found = look(*told)
+        if first.pop() if first else False:
+            ended.wait()
+            ended.wait()
+        return found
+
+    monkeypatch.setattr(live._live, "look", looks)
 
 
 def test_who_a_rank_is_may_be_read_while_it_is_written(tmp_path: Path) -> None:
