@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import signal
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from tests.recorder.tape import Tape, recording
 from tracekit import recorder
+from tracekit.model.record import RecordType
 
 
 @pytest.fixture
@@ -174,3 +176,26 @@ def test_a_signal_handler_may_record_in_the_middle_of_a_record(tmp_path: Path) -
         assert handlers
         assert {row["parent_id"] for row in tape.spans("handled")} <= handlers
         assert tape.open_spans() == []
+
+
+def test_threads_of_c_that_call_again_and_again_take_one_chunk_each(tape: Tape) -> None:
+    pthread = ctypes.CDLL(None)
+    together = threading.Barrier(20)
+    idents: set[int] = set()
+
+    def work(_: object) -> None:
+        idents.add(threading.get_ident())
+        with recorder.span("work"):
+            together.wait(60)
+
+    called = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(work)
+    for _ in range(10):  # each time Python knows nothing any more of the thread, nor its locals
+        threads = [ctypes.c_ulong() for _ in range(20)]
+        for thread in threads:
+            pthread.pthread_create(ctypes.byref(thread), None, called, None)
+        for thread in threads:
+            pthread.pthread_join(thread, None)
+    assert len(tape.spans("work")) == 200
+    journal = tape.journal()
+    taken = sum((batch.types == RecordType.CHUNK).sum() for batch in journal.records())
+    assert 20 <= taken <= len(idents) < 100

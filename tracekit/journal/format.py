@@ -18,8 +18,6 @@ from tracekit.model.record import RECORD_BYTES
 
 __all__ = [
     "ANCHOR_ROWS",
-    "CHUNK_BYTES",
-    "CHUNK_SLOTS",
     "DEFINITION",
     "GROUP_ROWS",
     "HEADER",
@@ -29,13 +27,12 @@ __all__ = [
     "RING_SUFFIX",
     "SEGMENT_BYTES",
     "SEGMENT_HEADER",
-    "SEGMENT_HEADER_BYTES",
     "SEGMENT_MAGIC",
     "VERSION",
     "Definition",
     "Head",
     "Live",
-    "commit_base",
+    "chunk_size",
     "head_layout",
     "segment_epoch",
 ]
@@ -48,13 +45,10 @@ HEADER = Struct("<8sIIQQQQQQQQQQ")
 """magic, version, pid, segment bytes, chunk bytes, and offset and rows (bytes, for the last) of:
 open-span table, groups, anchors, definitions."""
 SEGMENT_HEADER = Struct("<8sIIQQQ")
-"""magic, version, number, segment bytes, chunk bytes, epoch. It fills one chunk's first record
-slots up to ``SEGMENT_HEADER_BYTES``; chunks start behind it."""
+"""magic, version, number, segment bytes, chunk bytes, epoch; in the place of the first chunk."""
 
 SEGMENT_BYTES = 4 << 20
-CHUNK_BYTES = 16 << 10
-CHUNK_SLOTS = CHUNK_BYTES // RECORD_BYTES
-SEGMENT_HEADER_BYTES = CHUNK_BYTES
+_LEAST_CHUNK, _MOST_CHUNK = 16 << 10, 64 << 10
 OPEN_ROWS = 1024
 GROUP_ROWS = 256
 ANCHOR_ROWS = 1024
@@ -137,11 +131,15 @@ def head_layout(definition_bytes: int = _DEFINITION_BYTES) -> Head:
     return Head(open_offset, group_offset, anchor_offset, definition_offset, definition_bytes)
 
 
+def chunk_size(segment_bytes: int) -> int:
+    """Bytes of a chunk where segments have so many: a whole number of records.
+
+    A thread that takes a chunk waits for it, so they are large; each thread that records at all
+    has one, so they are not larger, and smaller in small segments.
+    """
+    return min(max(segment_bytes // 64, _LEAST_CHUNK), _MOST_CHUNK) // RECORD_BYTES * RECORD_BYTES
+
+
 def segment_epoch(number: int) -> int:
     """The epoch in the commit words of a segment: never 0, so a zero word is never valid."""
     return number + 1 & 0x7FFFFFFF or 1
-
-
-def commit_base(number: int, chunk_offset: int) -> int:
-    """What is added to a record's offset in its chunk to make its commit word."""
-    return segment_epoch(number) << 32 | chunk_offset

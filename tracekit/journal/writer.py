@@ -19,8 +19,6 @@ from typing import Any
 
 from tracekit.journal.format import (
     ANCHOR_ROWS,
-    CHUNK_BYTES,
-    CHUNK_SLOTS,
     DEFINITION,
     GROUP_ROWS,
     HEAD_MAGIC,
@@ -29,19 +27,18 @@ from tracekit.journal.format import (
     OPEN_ROWS,
     SEGMENT_BYTES,
     SEGMENT_HEADER,
-    SEGMENT_HEADER_BYTES,
     SEGMENT_MAGIC,
     VERSION,
     Definition,
     Live,
-    commit_base,
+    chunk_size,
     head_layout,
     segment_epoch,
 )
 from tracekit.model.clocks import offset_now
-from tracekit.model.record import COMMIT, RECORD_BYTES, RecordType, pack_span, what_word
+from tracekit.model.record import COMMIT, LANE_SHIFT, RECORD_BYTES, RecordType
 
-__all__ = ["BEAT_S", "JournalWriter", "WriterChunk", "reserve"]
+__all__ = ["BEAT_S", "JournalWriter", "reserve"]
 
 BEAT_S = 1.0
 _ANCHOR_EVERY_NS = 5_000_000_000
@@ -50,23 +47,12 @@ _LEFT_AFTER_NS = 1_000_000_000
 _MOST_MEMORY_CHUNKS = 64
 _ZEROS = bytes(256 << 10)
 _MOST_PARTS = 512
+_CHUNK = int(RecordType.CHUNK)
 _COUNTERS = {
     "dropped": Live.DROPPED,
     "open_overflow": Live.OPEN_OVERFLOW,
     "other": Live.OTHER,
 }
-
-
-class WriterChunk:
-    """A chunk handed to one thread; fits the recorder's ``Chunk``."""
-
-    __slots__ = ("buffer", "commit", "first", "words")
-
-    def __init__(self, buffer: memoryview, commit: int, first: int) -> None:
-        self.buffer = buffer
-        self.words = buffer.cast("q")
-        self.commit = commit
-        self.first = first
 
 
 def reserve(path: Path, size: int) -> mmap.mmap:
@@ -134,7 +120,8 @@ class JournalWriter:
     ) -> None:
         self._folder = folder
         self._stem = stem
-        self._segment_bytes = max(segment_bytes, SEGMENT_HEADER_BYTES + CHUNK_BYTES)
+        self._chunk_bytes = chunk_size(segment_bytes)
+        self._segment_bytes = max(segment_bytes, 2 * self._chunk_bytes)
         self._quota = quota_bytes
         self._say = say
         self.retire: Callable[[int], None] = lambda epoch: None
@@ -165,8 +152,10 @@ class JournalWriter:
         self._segments: dict[int, Path] = {}
         self._next_number = 0
         self._segment: memoryview | None = None
+        """The words of the segment in use."""
         self._segment_number = -1
-        self._next_chunk = 0
+        self._commit = 0
+        self._next_chunk = self._end_of_chunks = 0
         self._spare: tuple[int, mmap.mmap] | None = None
         self._leaving: deque[tuple[int, int]] = deque()
         """Segments that threads were told to leave, all below a number, and when they have."""
@@ -179,28 +168,33 @@ class JournalWriter:
 
     # What the recorder calls
 
-    def chunk(self, lane: int, thread_id: int) -> WriterChunk:
-        """A fresh chunk whose first record names the thread and its lane."""
-        chunk = self._cut()
-        if chunk is None:
-            with self._making:
-                chunk = self._cut()
-                while chunk is None and self._rotate():
-                    chunk = self._cut()
-        if chunk is None:
-            chunk = self._memory_chunk()
-        pack_span(chunk.words, 0, thread_id, 0, what_word(0, 0, lane), 0, 0, 0)
-        chunk.words[COMMIT] = chunk.commit | RecordType.CHUNK
-        return chunk
+    def chunk(self, lane: int, thread_id: int) -> tuple[memoryview, int, int]:
+        """A fresh chunk whose first record names the thread and its lane: its words, at which byte
+        the next record lies, and what is added to a record's place to make its commit word.
 
-    def _cut(self) -> WriterChunk | None:
-        """The next chunk of the segment in use; None when it has none left."""
-        with self._lock:
-            segment, start, number = self._segment, self._next_chunk, self._segment_number
-            if segment is None or start >= len(segment):
-                return None
-            self._next_chunk = start + CHUNK_BYTES
-        return WriterChunk(segment[start : start + CHUNK_BYTES], commit_base(number, start), 64)
+        A record waits for it, with cold caches: nearly always it is this one function.
+        """
+        size = self._chunk_bytes
+        while True:
+            with self._lock:
+                segment, start = self._segment, self._next_chunk
+                commit = self._commit + start
+                if segment is not None and start < self._end_of_chunks:
+                    self._next_chunk = start + size
+                    break
+            if not self._make_room():
+                segment, start, commit = self._memory_chunk(), 0, 0
+                break
+        words = segment[start // 8 : (start + size) // 8]
+        words[0] = thread_id
+        words[2] = lane << LANE_SHIFT
+        words[COMMIT] = commit | _CHUNK
+        return words, RECORD_BYTES, commit
+
+    def _make_room(self) -> bool:
+        """Move to a segment that has chunks, unless another thread just did; False: none is."""
+        with self._making:
+            return self._next_chunk < self._end_of_chunks or self._rotate()
 
     def define(self, type_: int, id_: int, payload: bytes) -> bool:
         """Append a definition; False, counted, when the head has no room for it."""
@@ -282,7 +276,7 @@ class JournalWriter:
             VERSION,
             os.getpid(),
             self._segment_bytes,
-            CHUNK_BYTES,
+            self._chunk_bytes,
             layout.open_offset,
             OPEN_ROWS,
             layout.group_offset,
@@ -304,7 +298,7 @@ class JournalWriter:
             VERSION,
             number,
             self._segment_bytes,
-            CHUNK_BYTES,
+            self._chunk_bytes,
             segment_epoch(number),
         )
         self._segments[number] = path
@@ -317,16 +311,18 @@ class JournalWriter:
         if spare is None and monotonic_ns() >= self._retry_at:
             spare = self._try_segment()
         if spare is None:
-            self._segment = None
+            with self._lock:
+                self._segment = None
+                self._next_chunk = self._end_of_chunks = 0
             return False
         number, mapped = spare
-        usable = SEGMENT_HEADER_BYTES + (
-            (self._segment_bytes - SEGMENT_HEADER_BYTES) // CHUNK_BYTES * CHUNK_BYTES
-        )
+        words = memoryview(mapped)[: self._segment_bytes // 8 * 8].cast("q")
         with self._lock:
-            self._segment = memoryview(mapped)[:usable]
+            self._segment = words
             self._segment_number = number
-            self._next_chunk = SEGMENT_HEADER_BYTES
+            self._commit = segment_epoch(number) << 32
+            self._end_of_chunks = self._segment_bytes // self._chunk_bytes * self._chunk_bytes
+            self._next_chunk = self._chunk_bytes  # the header has the place of the first
             self.in_memory = False
             self._live[Live.MEMORY] = 0
             self._live[Live.SEGMENTS] = number + 1
@@ -367,9 +363,9 @@ class JournalWriter:
                 continue  # the agent has shipped it
             except OSError:
                 continue
-            chunks = (self._segment_bytes - SEGMENT_HEADER_BYTES) // CHUNK_BYTES
+            chunks = self._segment_bytes // self._chunk_bytes - 1
             self._live[Live.EVICTED] += 1
-            self._live[Live.DROPPED] += chunks * (CHUNK_SLOTS - 1)
+            self._live[Live.DROPPED] += chunks * (self._chunk_bytes // RECORD_BYTES - 1)
             self._untold.append(
                 "the journal's quota is used up: the oldest spans are being dropped"
             )
@@ -383,12 +379,12 @@ class JournalWriter:
 
     # Memory, when there is no disk
 
-    def _memory_chunk(self) -> WriterChunk:
-        chunk = WriterChunk(memoryview(bytearray(CHUNK_BYTES)), 0, 64)
+    def _memory_chunk(self) -> memoryview:
+        words = memoryview(bytearray(self._chunk_bytes)).cast("q")
         with self._lock:
             self._count_memory()
-            self._memory_chunks.append(chunk.words)
-        return chunk
+            self._memory_chunks.append(words)
+        return words
 
     def _count_memory(self, everything: bool = False) -> None:
         """Count records in memory as dropped once their chunk is full or at the end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -48,7 +49,8 @@ __all__ = ["Home", "Recorder"]
 OWN_THREADS = "tracekit-"
 """How the names of tracekit's own threads begin. They record nothing: one that is in the middle of
 making room for records must not need it."""
-_MOST_FOREIGN = 8
+_MOST_FOREIGN = 64
+_FOREIGN_WITH_ROWS = 8
 _NO_STEP = 0
 _KNOWN_STEPS = 256
 _MOST_STEPS = (1 << 63 - STEP_BITS) - 1
@@ -135,10 +137,11 @@ class Recorder:
         if foreign and thread.ident in self._foreign:
             return self._foreign[thread.ident]
         lane = interner.lane(f"thread:{thread.name}")
-        try:
-            block = self._blocks.pop()
-        except IndexError:
-            block = ()
+        block: tuple[Place, ...] = ()
+        # What is kept of foreign threads stays after them: rows are few, and others need them.
+        if self._blocks and not (foreign and len(self._foreign) >= _FOREIGN_WITH_ROWS):
+            with suppress(IndexError):  # another thread has taken the last one
+                block = self._blocks.pop()
         state = ThreadState(self, lane << LANE_SHIFT, self.open_words, block)
         for offset, mark in block:
             state.open_words[mark] = 0  # a thread that died inside a span has left it there

@@ -7,19 +7,12 @@ from typing import Protocol
 __all__ = ["Chunk", "Sink"]
 
 
-class Chunk(Protocol):
-    """Room for the records of one thread, as 64-bit words.
+Chunk = tuple[memoryview, int, int]
+"""Room for the records of one thread: 64-bit words, ``first`` and ``commit``.
 
-    Records lie at the bytes ``first``, ``first + 64``, … below its end; the commit word of the
-    record at ``offset`` is ``commit + offset``. ``commit >> 32`` is the epoch of the segment.
-    """
-
-    @property
-    def words(self) -> memoryview: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def commit(self) -> int: ...
+Records lie at the bytes ``first``, ``first + 64``, … below its end; the commit word of the record
+at ``offset`` is ``commit + offset``. ``commit >> 32`` is the epoch of the segment.
+"""
 
 
 class Sink(Protocol):

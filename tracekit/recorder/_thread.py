@@ -172,7 +172,7 @@ class ThreadState:
 
     def use(self, chunk: Chunk) -> None:
         """Write into this chunk from now on."""
-        words, first, commit = chunk.words, chunk.first, chunk.commit
+        words, first, commit = chunk
         offsets, marks = _places(first, len(words) * 8)
         commits = count(commit + first, RECORD_BYTES)
         self.epoch = commit >> 32

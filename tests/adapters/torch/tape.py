@@ -12,7 +12,7 @@ from typing import Any
 from tracekit import recorder
 from tracekit.model import KINDS
 from tracekit.model.record import NAME_MASK, NAME_SHIFT, Flag, RecordType
-from tracekit.recorder import Recorder
+from tracekit.recorder import Chunk, Recorder
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ class Event:
 
 class _Chunk:
     def __init__(self, lane: int, epoch: int) -> None:
-        self.buffer = memoryview(bytearray(1 << 16))
-        self.words = self.buffer.cast("q")
-        self.first = 0
+        self.words = memoryview(bytearray(1 << 16)).cast("q")
         self.commit = epoch << 32
         self.lane = lane
 
@@ -76,9 +74,10 @@ class Tape:
         self.facts: list[dict[str, Any]] = []
         self.counts: dict[str, int] = {}
 
-    def chunk(self, lane: int, thread_id: int) -> _Chunk:
-        self.chunks.append(_Chunk(lane, len(self.chunks) + 1))
-        return self.chunks[-1]
+    def chunk(self, lane: int, thread_id: int) -> Chunk:
+        chunk = _Chunk(lane, len(self.chunks) + 1)
+        self.chunks.append(chunk)
+        return chunk.words, 0, chunk.commit
 
     def define(self, type_: int, id_: int, payload: bytes) -> bool:
         value = json.loads(payload)
