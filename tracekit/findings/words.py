@@ -305,8 +305,8 @@ WORDS: Mapping[str, str] = {
     "report.lost": _("{seconds:.1f} s lost"),
     "report.next": _("next"),
     "report.overhead.accounted": _(
-        "recording took {percent:.2f} % of the step by account: {us:.0f} µs for {spans:.0f} spans,"
-        " hooks of adapters not counted"
+        "recording took {percent:.2f} % of the step by account: {us:.0f} µs for {spans:.0f} spans;"
+        " adapters' hooks, not counted, may take several times that"
     ),
     "report.overhead.unknown": _("{spans:.0f} spans a step; what one costs was not recorded"),
     "report.overhead.measured": _("measured slowdown {percent:.2f} % ({low:.2f} to {high:.2f} %)"),
