@@ -172,7 +172,7 @@ def test_the_late_one_of_ranks_that_share_layers_is_named(late_in_a_mesh: Path, 
 def heavy_stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two stages; the second has more to do."""
     early = ["--early"] if request.param == "1f1b" else []
-    arguments = ("pipeline", "--steps", "45", "--late", "1", "--work", "4", *early)
+    arguments = ("pipeline", "--steps", "45", "--late", "1", "--work", "8", *early)
     return start(tmp_path_factory.mktemp(request.param), 2, *arguments)
 
 
@@ -200,7 +200,7 @@ def test_a_stage_with_more_to_do_is_an_imbalance_and_no_rank_is_bad(
     assert finding.id == "straggler.stage"
     assert finding.certainty == "likely"
     assert finding.imposed_wait_ms is not None
-    assert finding.imposed_wait_ms >= 0.9 * 4 * 2 * 4  # micro-batches, layers, work of each
+    assert finding.imposed_wait_ms >= 0.9 * 4 * 2 * 8  # micro-batches, layers, work of each
 
 
 def test_a_rank_with_two_stages_has_the_micro_batches_of_both(tmp_path: Path) -> None:
