@@ -139,8 +139,8 @@ class Recorder:
         lane = interner.lane(f"thread:{thread.name}")
         block: tuple[Place, ...] = ()
         # What is kept of foreign threads stays after them: rows are few, and others need them.
-        if self._blocks and not (foreign and len(self._foreign) >= _FOREIGN_WITH_ROWS):
-            with suppress(IndexError):  # another thread has taken the last one
+        if not foreign or len(self._foreign) < _FOREIGN_WITH_ROWS:
+            with suppress(IndexError):  # the others have them all
                 block = self._blocks.pop()
         state = ThreadState(self, lane << LANE_SHIFT, self.open_words, block)
         for offset, mark in block:
